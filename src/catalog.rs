@@ -1,0 +1,152 @@
+//! Catalogs: list tables, load a table, commit updates. Nothing here decides anything.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use iceberg::{TableRequirement, TableUpdate};
+
+use crate::model::{TableName, TableState, Timestamp};
+
+pub mod metadata;
+pub mod rest;
+pub mod sql;
+
+/// A configured catalog.
+#[derive(Debug)]
+pub enum Catalog {
+    /// JDBC layout in SQLite.
+    Sql(sql::SqlCatalog),
+    /// Iceberg REST.
+    Rest(rest::RestCatalog),
+}
+
+/// A table as the catalog lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedTable {
+    /// Its name.
+    pub name: TableName,
+    /// The current metadata file, where the listing tells it (SQL catalogs do, REST catalogs do not).
+    pub metadata_location: Option<String>,
+}
+
+/// A table as loaded for one decision. `metadata` is the file at `metadata_location`, inflated.
+#[derive(Debug, Clone)]
+pub struct LoadedTable {
+    /// Its name.
+    pub name: TableName,
+    /// The current metadata file.
+    pub metadata_location: String,
+    /// Its JSON, inflated.
+    pub metadata: Bytes,
+    /// What we make of it.
+    pub state: Arc<TableState>,
+}
+
+/// What became of a commit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CommitOutcome {
+    /// It is the table's new state.
+    Committed {
+        /// Metadata files that fell off the log and are the client's to remove (SQL catalogs with
+        /// `write.metadata.delete-after-commit.enabled`).
+        fell_off_log: Vec<String>,
+    },
+    /// Somebody else was faster (409, or a lost compare-and-swap); nothing was changed.
+    Conflict {
+        /// In the catalog's words.
+        reason: String,
+        /// A metadata file that was written for this commit and that nothing refers to.
+        left_behind: Option<String>,
+    },
+    /// It may or may not have been applied (500, 502, 503, 504, a broken connection).
+    Unknown {
+        /// In the catalog's words.
+        reason: String,
+    },
+    /// The catalog refused it as wrong; nothing was changed.
+    Rejected {
+        /// In the catalog's words.
+        reason: String,
+        /// As for a conflict.
+        left_behind: Option<String>,
+    },
+}
+
+impl Catalog {
+    /// The name of its `[[catalog]]`.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Sql(catalog) => catalog.name(),
+            Self::Rest(catalog) => catalog.name(),
+        }
+    }
+
+    /// Every table of every namespace, sorted by name.
+    pub async fn list_tables(&self) -> Result<Vec<ListedTable>, CatalogError> {
+        match self {
+            Self::Sql(catalog) => catalog.list_tables().await,
+            Self::Rest(catalog) => catalog.list_tables().await,
+        }
+    }
+
+    /// The table now, uncached, with all of its snapshots; its refs and snapshots are those of the file at
+    /// the metadata location (safety rule 9).
+    pub async fn load(&self, table: &TableName) -> Result<LoadedTable, CatalogError> {
+        match self {
+            Self::Sql(catalog) => catalog.load(table).await,
+            Self::Rest(catalog) => catalog.load(table).await,
+        }
+    }
+
+    /// Commits `updates` to `base` if all `requirements` hold. `now` becomes the metadata's
+    /// `last-updated-ms` where we write the file (SQL).
+    pub async fn commit(
+        &self,
+        base: &LoadedTable,
+        requirements: &[TableRequirement],
+        updates: &[TableUpdate],
+        now: Timestamp,
+    ) -> CommitOutcome {
+        match self {
+            Self::Sql(catalog) => catalog.commit(base, requirements, updates, now).await,
+            Self::Rest(catalog) => catalog.commit(base, requirements, updates).await,
+        }
+    }
+}
+
+/// A catalog or a table in it cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum CatalogError {
+    /// The catalog does not answer, or refuses us.
+    #[error("cannot {action} catalog {catalog}: {reason}")]
+    Unavailable {
+        /// The catalog's name.
+        catalog: String,
+        /// Verb, such as `list tables of` or `open`.
+        action: &'static str,
+        /// In the catalog's words.
+        reason: String,
+    },
+    /// The catalog has no such table.
+    #[error("catalog {} has no table {table}", table.catalog)]
+    NoSuchTable {
+        /// The name asked for.
+        table: TableName,
+    },
+    /// The catalog's answer about a table makes no sense.
+    #[error("cannot load {table}: {reason}")]
+    BadAnswer {
+        /// Which table.
+        table: TableName,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A metadata file cannot be read, or is not one (safety rule 2).
+    #[error("cannot read metadata of {table}: {source}")]
+    Metadata {
+        /// Which table.
+        table: TableName,
+        /// Names the file and what is wrong with it.
+        source: metadata::MetadataError,
+    },
+}

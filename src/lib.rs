@@ -1,0 +1,2 @@
+//! Icewarden.
+pub mod model;

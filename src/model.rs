@@ -1,0 +1,17 @@
+//! Facts as plain types: ids, times, locations, tables. No IO, no clock, no async.
+//!
+//! Everything that a plan decides on is one of these types, so that a plan is a function of values
+//! that can be written down in a test.
+
+pub mod file;
+pub mod id;
+pub mod lineage;
+pub mod location;
+pub mod table;
+pub mod time;
+
+pub use file::{Content, FileKind, ObjectFacts};
+pub use id::{PlanId, RefName, RunId, SnapshotId, TableName};
+pub use location::{Location, LocationRules, Unrepresentable};
+pub use table::{ManifestSource, MetadataLogEntry, Ref, RefKind, Retention, Snapshot, StatisticsFile, TableState};
+pub use time::{Age, Timestamp};

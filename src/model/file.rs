@@ -1,0 +1,82 @@
+//! Kinds of files that a table is made of, and what a store says about an object.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::Timestamp;
+
+/// What a content file holds (spec, data file field 134).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Content {
+    /// Rows.
+    Data,
+    /// Position deletes, deletion vectors in Puffin files among them.
+    PositionDeletes,
+    /// Equality deletes.
+    EqualityDeletes,
+}
+
+/// What an object is to its table. The order is the order of deletion: content goes first, so that
+/// whatever is needed to compute the candidates again is deleted last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileKind {
+    /// A data file.
+    Data,
+    /// A position or equality delete file, or a Puffin file of deletion vectors.
+    Delete,
+    /// A manifest.
+    Manifest,
+    /// A manifest list.
+    ManifestList,
+    /// A table or partition statistics file.
+    Statistics,
+    /// A metadata file that fell off the log, or was written for a lost commit.
+    Metadata,
+}
+
+impl FileKind {
+    /// All kinds in the order of deletion.
+    pub const ALL: [Self; 6] =
+        [Self::Data, Self::Delete, Self::Manifest, Self::ManifestList, Self::Statistics, Self::Metadata];
+
+    /// One word, as reports and the database have it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::Delete => "delete",
+            Self::Manifest => "manifest",
+            Self::ManifestList => "manifest_list",
+            Self::Statistics => "statistics",
+            Self::Metadata => "metadata",
+        }
+    }
+}
+
+impl fmt::Display for FileKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl From<Content> for FileKind {
+    fn from(content: Content) -> Self {
+        match content {
+            Content::Data => Self::Data,
+            Content::PositionDeletes | Content::EqualityDeletes => Self::Delete,
+        }
+    }
+}
+
+/// What the store says about an object, from a listing or a HEAD, never from a manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectFacts {
+    /// Bytes.
+    pub size: u64,
+    /// The store's modification time; `None` where the store keeps none.
+    pub modified: Option<Timestamp>,
+    /// The store's entity tag, where it gives one.
+    pub etag: Option<String>,
+}

@@ -1,0 +1,51 @@
+//! The one walk up a chain of parents.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{Snapshot, SnapshotId};
+
+/// Snapshots by id, and their parents.
+#[derive(Debug, Clone)]
+pub struct Lineage<'a> {
+    by_id: HashMap<SnapshotId, &'a Snapshot>,
+}
+
+impl<'a> Lineage<'a> {
+    /// The lineage of these snapshots; of two with one id the last counts, as in Java.
+    pub fn new(snapshots: &'a [Snapshot]) -> Self {
+        Self { by_id: snapshots.iter().map(|snapshot| (snapshot.id, snapshot)).collect() }
+    }
+
+    /// The snapshot with this id, if the metadata still has it.
+    pub fn get(&self, id: SnapshotId) -> Option<&'a Snapshot> {
+        self.by_id.get(&id).copied()
+    }
+
+    /// `head` and its ancestors, newest first. Ends where a parent is not in the metadata any more, and
+    /// at a snapshot already met: damaged metadata may hold a cycle.
+    pub fn ancestors(&self, head: SnapshotId) -> Ancestors<'_, 'a> {
+        Ancestors { lineage: self, next: Some(head), met: HashSet::new() }
+    }
+}
+
+/// See [`Lineage::ancestors`].
+#[derive(Debug)]
+pub struct Ancestors<'l, 'a> {
+    lineage: &'l Lineage<'a>,
+    next: Option<SnapshotId>,
+    met: HashSet<SnapshotId>,
+}
+
+impl<'a> Iterator for Ancestors<'_, 'a> {
+    type Item = &'a Snapshot;
+
+    fn next(&mut self) -> Option<&'a Snapshot> {
+        let id = self.next.take()?;
+        if !self.met.insert(id) {
+            return None;
+        }
+        let snapshot = self.lineage.get(id)?;
+        self.next = snapshot.parent;
+        Some(snapshot)
+    }
+}

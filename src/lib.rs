@@ -1,2 +1,5 @@
 //! Icewarden.
+pub mod clock;
+pub mod config;
 pub mod model;
+pub mod storage;

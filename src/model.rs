@@ -12,6 +12,6 @@ pub mod time;
 
 pub use file::{Content, FileKind, ObjectFacts};
 pub use id::{PlanId, RefName, RunId, SnapshotId, TableName};
-pub use location::{Location, LocationRules, Unrepresentable};
+pub use location::{BadLocation, Fingerprint, Location, LocationRules, Root, Unrepresentable};
 pub use table::{ManifestSource, MetadataLogEntry, Ref, RefKind, Retention, Snapshot, StatisticsFile, TableState};
 pub use time::{Age, Timestamp};

@@ -1,2 +1,3 @@
 //! Icewarden.
+pub mod config;
 pub mod model;

@@ -1,0 +1,1 @@
+//! Five-field cron lines, checked field by field so that the message names the field.

@@ -1,0 +1,1 @@
+//! The file as sections whose values know their place.

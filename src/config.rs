@@ -28,6 +28,8 @@ pub use problem::{ConfigError, Position, Problem, Severity};
 /// All that the configuration file says, checked, with defaults filled in.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
+    /// The file, as it was named; empty for the built-in defaults.
+    pub file: String,
     /// `[[catalog]]`, names unique, at least one.
     pub catalogs: Vec<CatalogConfig>,
     /// `[storage."s3://bucket"]`: options by canonical `scheme://authority`, as object_store names them.
@@ -344,8 +346,23 @@ impl Config {
 
     /// A warning for each `tables` of a policy or schedule with patterns that match none of these tables,
     /// which are all tables of all catalogs.
-    pub fn unmatched_patterns(&self, _tables: &[TableName]) -> Vec<Problem> {
-        Vec::new()
+    pub fn unmatched_patterns(&self, tables: &[TableName]) -> Vec<Problem> {
+        let policies = self.policies.iter().map(|policy| ("policy", &policy.tables, policy.at));
+        let schedules = self.schedules.iter().map(|schedule| ("schedule", &schedule.tables, schedule.at));
+        let unmatched = policies.chain(schedules).filter_map(|(what, patterns, at)| {
+            let is_unmatched = |pattern: &&Pattern| {
+                pattern.literal_count() > 0 && !tables.iter().any(|table| pattern.matches_table(table))
+            };
+            let unmatched: Vec<&str> = patterns.iter().filter(is_unmatched).map(Pattern::as_str).collect();
+            (!unmatched.is_empty()).then(|| Problem {
+                severity: Severity::Warning,
+                file: self.file.clone(),
+                at,
+                message: format!("{what} tables = {unmatched:?} matches no table of any catalog"),
+                hint: Some("icewarden tables".to_owned()),
+            })
+        });
+        unmatched.collect()
     }
 }
 
@@ -358,3 +375,6 @@ fn find(cli: Option<PathBuf>, env: &dyn Fn(&str) -> Option<String>) -> PathBuf {
 fn read_env(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
+
+#[cfg(test)]
+mod tests;

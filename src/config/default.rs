@@ -76,6 +76,9 @@ pub const METRICS_TOP_BRANCHES: u32 = 20;
 /// What a small Prometheus takes from one target.
 pub const METRICS_MAX_SERIES: u32 = 100_000;
 
+/// Works everywhere.
+pub const EXECUTOR: ExecutorConfig = ExecutorConfig::Local;
+
 /// Safety rule 5: no orphan, and nothing that lives by its grace, is deleted younger than this.
 pub const MINIMUM_ORPHAN_AGE: Age = Age::hours(24);
 /// Safety rule 5: no snapshot younger than this is removed.
@@ -86,6 +89,7 @@ pub const MINIMUM_DROP_GRACE: Age = Age::hours(24);
 /// All of it together, without catalogs.
 pub(super) fn config() -> Config {
     Config {
+        file: String::new(),
         catalogs: Vec::new(),
         storage: BTreeMap::new(),
         state: StateConfig { database: Secret::new(STATE_DATABASE), plans: STATE_PLANS.to_owned() },
@@ -120,7 +124,7 @@ pub(super) fn config() -> Config {
         limits: LimitsConfig { memory: LIMITS_MEMORY, concurrency: LIMITS_CONCURRENCY },
         pulls: PullsConfig { source: None, margin: PULLS_MARGIN, drop_delay: PULLS_DROP_DELAY },
         metrics: MetricsConfig { top_branches: METRICS_TOP_BRANCHES, max_series: METRICS_MAX_SERIES },
-        executor: ExecutorConfig::Local,
+        executor: EXECUTOR,
         policies: Vec::new(),
         schedules: Vec::new(),
     }

@@ -172,8 +172,25 @@ pub struct EffectiveExpire {
 }
 
 impl EffectivePolicy {
-    pub(super) fn of(_policies: &[Policy], _table: &TableName) -> Self {
-        Self::default()
+    pub(super) fn of(policies: &[Policy], table: &TableName) -> Self {
+        let matching: Vec<(&Policy, &Pattern)> = policies
+            .iter()
+            .filter_map(|policy| {
+                let patterns = policy.tables.iter().filter(|pattern| pattern.matches_table(table));
+                Some((policy, patterns.max_by_key(|pattern| pattern.literal_count())?))
+            })
+            .collect();
+        Self {
+            expire: EffectiveExpire {
+                older_than: winner(&matching, |policy| policy.expire.older_than, Ord::max),
+                retain_last: winner(&matching, |policy| policy.expire.retain_last, Ord::max),
+                override_table: winner(&matching, |policy| policy.expire.override_table, Ord::min),
+            },
+            mode: winner(&matching, |policy| policy.mode, Ord::min),
+            exclusive: winner(&matching, |policy| policy.exclusive.clone(), Exclusive::in_both),
+            refs: most_literal(&matching, |policy| policy.refs.clone()),
+            tags: most_literal(&matching, |policy| policy.tags.clone()),
+        }
     }
 
     /// How far jobs go that no operator started: the policies' word, else all the way.
@@ -183,7 +200,76 @@ impl EffectivePolicy {
 
     /// The rule for a ref of this name. In each list the first match counts; of several lists of equally
     /// literal patterns the safer value counts, key by key.
-    pub fn rule_for(&self, _kind: RefKind, _name: &RefName) -> Option<Sourced<RefRule>> {
-        None
+    pub fn rule_for(&self, kind: RefKind, name: &RefName) -> Option<Sourced<RefRule>> {
+        let lists = match kind {
+            RefKind::Branch => &self.refs,
+            RefKind::Tag => &self.tags,
+        };
+        let firsts = lists.iter().filter_map(|list| {
+            let first = list.value.iter().find(|rule| rule.name.matches(name.as_str()))?;
+            Some(Sourced { value: first.clone(), pattern: list.pattern.clone() })
+        });
+        firsts.reduce(|left, right| Sourced { value: left.value.safer(right.value), pattern: left.pattern })
+    }
+}
+
+/// The values of the most literal patterns among the policies that have one.
+fn most_literal<T>(matching: &[(&Policy, &Pattern)], value: impl Fn(&Policy) -> Option<T>) -> Vec<Sourced<T>> {
+    let mut best = Vec::new();
+    let mut literals = 0;
+    for (policy, pattern) in matching {
+        let (Some(value), count) = (value(policy), pattern.literal_count()) else { continue };
+        if count > literals {
+            best.clear();
+            literals = count;
+        }
+        if count == literals {
+            best.push(Sourced { value, pattern: (*pattern).clone() });
+        }
+    }
+    best
+}
+
+/// The value of the most literal pattern; the safer one of several.
+fn winner<T: Clone + PartialEq>(
+    matching: &[(&Policy, &Pattern)],
+    value: impl Fn(&Policy) -> Option<T>,
+    safer: impl Fn(T, T) -> T,
+) -> Option<Sourced<T>> {
+    most_literal(matching, value).into_iter().reduce(|left, right| {
+        let value = safer(left.value.clone(), right.value.clone());
+        let pattern = if value == left.value { left.pattern } else { right.pattern };
+        Sourced { value, pattern }
+    })
+}
+
+/// The safer of two values, the one there is if there is one.
+fn both<T>(left: Option<T>, right: Option<T>, safer: impl Fn(T, T) -> T) -> Option<T> {
+    match (left, right) {
+        (Some(left), Some(right)) => Some(safer(left, right)),
+        (left, right) => left.or(right),
+    }
+}
+
+impl RefRule {
+    /// Of two rules for one ref, what keeps more, key by key.
+    fn safer(self, other: Self) -> Self {
+        Self {
+            name: self.name,
+            max_age: both(self.max_age, other.max_age, Ord::max),
+            max_lifetime: both(self.max_lifetime, other.max_lifetime, Ord::max),
+            on_pr_closed: both(self.on_pr_closed, other.on_pr_closed, Ord::min),
+            protected: both(self.protected, other.protected, Ord::max),
+            retain_last: both(self.retain_last, other.retain_last, Ord::max),
+            set_retention: both(self.set_retention, other.set_retention, Ord::min),
+        }
+    }
+}
+
+impl Exclusive {
+    /// Only what two promises have in common.
+    fn in_both(self, other: Self) -> Self {
+        let uuids = self.uuids.into_iter().filter(|uuid| other.uuids.contains(uuid)).collect();
+        Self { uuids, reason: self.reason }
     }
 }

@@ -1,0 +1,37 @@
+//! SQL catalogs in the JDBC layout.
+
+use iceberg::{TableRequirement, TableUpdate};
+
+use super::{CatalogError, CommitOutcome, ListedTable, LoadedTable};
+use crate::model::{TableName, Timestamp};
+
+/// A SQL catalog.
+#[derive(Debug)]
+pub struct SqlCatalog {
+    name: String,
+}
+
+impl SqlCatalog {
+    /// The name of its `[[catalog]]`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) async fn list_tables(&self) -> Result<Vec<ListedTable>, CatalogError> {
+        Ok(Vec::new())
+    }
+
+    pub(super) async fn load(&self, table: &TableName) -> Result<LoadedTable, CatalogError> {
+        Err(CatalogError::NoSuchTable { table: table.clone() })
+    }
+
+    pub(super) async fn commit(
+        &self,
+        _: &LoadedTable,
+        _: &[TableRequirement],
+        _: &[TableUpdate],
+        _: Timestamp,
+    ) -> CommitOutcome {
+        CommitOutcome::Unknown { reason: String::new() }
+    }
+}

@@ -24,6 +24,7 @@ use crate::model::{
 use crate::storage::{Storage, StorageError};
 
 pub mod edit;
+mod fields;
 
 /// The most that a gzip metadata file may inflate to: far above any real one, far below what a bomb asks for.
 pub const MAX_INFLATED: u64 = 2 << 30;

@@ -19,10 +19,12 @@ use crate::model::{Ref, RefKind, RefName, Retention, SnapshotId, TableState, Tim
 const PREVIOUS_VERSIONS_MAX: usize = 100;
 
 /// What [`apply`] made.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Edited {
     /// The new metadata file, as JSON.
     pub metadata: Vec<u8>,
+    /// What it says.
+    pub state: TableState,
     /// Metadata files that were in the log and are not any more, oldest first.
     pub fell_off_log: Vec<String>,
 }
@@ -98,10 +100,10 @@ pub fn apply(
     for update in updates {
         draft.update(update)?;
     }
-    let edited = draft.finish(&state, base_location)?;
+    let (metadata, fell_off_log) = draft.finish(&state, base_location)?;
     // Nothing is ever written that we could not read back.
-    parse(&edited.metadata, "the new metadata")?;
-    Ok(edited)
+    let state = parse(&metadata, "the new metadata")?;
+    Ok(Edited { metadata, state, fell_off_log })
 }
 
 /// The metadata while it is edited: its fields, and those parts that updates reach into.
@@ -291,7 +293,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    fn finish(mut self, state: &TableState, base_location: &str) -> Result<Edited, EditError> {
+    fn finish(mut self, state: &TableState, base_location: &str) -> Result<(Vec<u8>, Vec<String>), EditError> {
         if !self.changed {
             return Err(EditError::NothingToChange);
         }
@@ -312,7 +314,7 @@ impl<'a> Draft<'a> {
         put_items(fields, "statistics", &self.statistics)?;
         put_items(fields, "partition-statistics", &self.partition_statistics)?;
         let fell_off_log = append_to_log(fields, &self.properties, state, base_location)?;
-        Ok(Edited { metadata: serde_json::to_vec(&self.fields)?, fell_off_log })
+        Ok((serde_json::to_vec(&self.fields)?, fell_off_log))
     }
 
     /// A hole in the history would let a removed snapshot's successor seem current in its time, so history starts

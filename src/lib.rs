@@ -1,2 +1,3 @@
 //! Icewarden.
+pub mod inventory;
 pub mod model;

@@ -32,7 +32,7 @@ pub struct Config {
     pub file: String,
     /// `[[catalog]]`, names unique, at least one.
     pub catalogs: Vec<CatalogConfig>,
-    /// `[storage."s3://bucket"]`: options by canonical `scheme://authority`, as object_store names them.
+    /// `[storage."s3://bucket"]`: options by canonical `scheme://authority`, as `object_store` names them.
     pub storage: BTreeMap<String, BTreeMap<String, Secret>>,
     /// `[state]`.
     pub state: StateConfig,

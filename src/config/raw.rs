@@ -224,19 +224,32 @@ impl<'a> Section<'a> {
         value
     }
 
-    /// All keys with their values, for sections whose keys are free.
+    /// All keys with their values in the order of the file, for sections whose keys are free.
     pub(super) fn entries(&self) -> Vec<(Spanned<&'a str>, &'a Spanned<DeValue<'a>>)> {
         let entries = self.table.into_iter().flatten();
-        let named = entries.map(|(key, value)| {
-            let name: &'a str = key.get_ref();
-            self.asked.borrow_mut().push(name.to_owned());
-            (Spanned::new(key.span(), name), value)
-        });
-        named.collect()
+        let mut named: Vec<_> = entries
+            .map(|(key, value)| {
+                let name: &'a str = key.get_ref();
+                self.asked.borrow_mut().push(name.to_owned());
+                (Spanned::new(key.span(), name), value)
+            })
+            .collect();
+        named.sort_by_key(|(key, _)| key.span().start);
+        named
+    }
+
+    /// How messages call a table under this key.
+    fn name_below(&self, key: &str) -> String {
+        let is_bare = key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
+        match (self.path.is_empty(), is_bare) {
+            (true, _) => format!("[{key}]"),
+            (false, true) => format!("{} {key}", self.name),
+            (false, false) => format!("[{}.{key:?}]", self.path),
+        }
     }
 
     pub(super) fn section(&self, key: &str) -> Self {
-        let name = if self.path.is_empty() { format!("[{key}]") } else { format!("{} {key}", self.name) };
+        let name = self.name_below(key);
         let value = self.value(key);
         let table = value.and_then(|value| match value.get_ref() {
             DeValue::Table(table) => Some(table),
@@ -251,7 +264,7 @@ impl<'a> Section<'a> {
 
     /// The tables of an array; `None` where the key is not there.
     pub(super) fn sections(&self, key: &str) -> Option<Vec<Self>> {
-        let name = if self.path.is_empty() { format!("[[{key}]]") } else { format!("{} {key}", self.name) };
+        let name = if self.path.is_empty() { format!("[[{key}]]") } else { self.name_below(key) };
         let value = self.value(key)?;
         let DeValue::Array(items) = value.get_ref() else {
             let expected = if self.path.is_empty() {
@@ -404,7 +417,7 @@ impl<'a> Section<'a> {
     }
 
     /// A text that is read by its type.
-    pub(super) fn from_text<T: FromStr>(&self, key: &str, expected: &str) -> Option<T> {
+    pub(super) fn by_type<T: FromStr>(&self, key: &str, expected: &str) -> Option<T> {
         self.parsed(key, expected, |text| text.parse().ok()).map(Spanned::into_inner)
     }
 
@@ -441,7 +454,7 @@ impl<'a> Section<'a> {
         let read = content.map(|content| content.trim_end_matches(['\r', '\n']).to_owned());
         match read {
             Ok(secret) if secret.is_empty() => {
-                self.reader.error(&file.at, format!("{}: the file is empty", file.shown()))
+                self.reader.error(&file.at, format!("{}: the file is empty", file.shown()));
             }
             Ok(secret) => return Some(Spanned::new(file.at, Secret::new(secret))),
             Err(error) => self.reader.error(&file.at, format!("{}: cannot read it: {error}", file.shown())),

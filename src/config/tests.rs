@@ -327,9 +327,9 @@ fn each_kind_of_problem_has_its_place_and_words() {
         (
             "[storage.\"s3://b\"]\nsecret_acces_key = \"hunter2\"\nregion = [1]\nendpoint = \"x\"\naws_endpoint = \"y\"",
             vec![
-                "2:1  unknown key `secret_acces_key` in [storage] s3://b, did you mean `secret_access_key`?".into(),
+                "2:1  unknown key `secret_acces_key` in [storage.\"s3://b\"], did you mean `secret_access_key`?".into(),
                 "3:10  region: expected text, a number, or true or false, found an array".into(),
-                "5:1  [storage] s3://b has both `endpoint` and `aws_endpoint`".into(),
+                "5:1  [storage.\"s3://b\"] has both `endpoint` and `aws_endpoint`".into(),
             ],
         ),
         (

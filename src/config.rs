@@ -1,7 +1,7 @@
 //! The configuration, valid by construction.
 //!
-//! Text becomes spanned sections ([`raw`]), which become a [`Config`] or a [`ConfigError`] that lists every
-//! problem at once ([`check`]). Defaults are named constants in [`default`]. This is the only module that
+//! Text becomes spanned sections (`raw.rs`), which become a [`Config`] or a [`ConfigError`] that lists every
+//! problem at once (`check.rs`). Defaults are named constants in [`default`]. This is the only module that
 //! reads the environment, and it does so in [`Config::load`] and [`Config::find`] alone.
 
 use std::collections::BTreeMap;
@@ -19,6 +19,7 @@ pub mod default;
 pub mod policy;
 pub mod problem;
 mod raw;
+mod reader;
 
 pub use policy::{
     EffectiveExpire, EffectivePolicy, Exclusive, Mode, OnPrClosed, Pattern, Policy, PolicyExpire, RefRule, Sourced,

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::raw::{Reader, Section, Span};
+use super::raw::Section;
+use super::reader::{Reader, Span};
 use super::{
     Config, ConfigError, ErasureConfig, ExecutorConfig, ExpireConfig, GuardConfig, HttpConfig, InventoryConfig,
     LimitsConfig, MetricsConfig, OrphansConfig, OutsideLocation, Problem, PullSource, PullSourceKind, PullsConfig,

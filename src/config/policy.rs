@@ -315,6 +315,7 @@ mod tests {
         }
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "compared with optional values")]
     fn sourced<T>(value: T, pattern: &str) -> Option<Sourced<T>> {
         Some(Sourced { value, pattern: Pattern::new(pattern) })
     }

@@ -71,7 +71,7 @@ fn the_shipped_file_has_every_key_with_a_comment_line() {
     let text = enabled.join("\n");
     let env = |_: &str| Some("x".to_owned());
     let sources = Sources { folder: Path::new("/"), env: &env, read: &|_| Ok("x".to_owned()) };
-    let reader = raw::Reader::new(&text, "", &sources);
+    let reader = reader::Reader::new(&text, "", &sources);
     let table = DeTable::parse(&text).unwrap();
     check::config(raw::Section::root(&reader, table.get_ref()));
     // The other way to give a secret that is there.

@@ -6,7 +6,8 @@ use toml::de::DeValue;
 use url::Url;
 
 use crate::config::Secret;
-use crate::config::raw::{Reader, Section, Text};
+use crate::config::raw::{Section, Text};
+use crate::config::reader::Reader;
 use crate::model::LocationRules;
 
 /// What a relative path is relative to.

@@ -89,7 +89,7 @@ pub(super) fn database(reader: &Reader<'_>, key: &str, text: &Text) -> Option<Se
         return Some(Secret::new(text.value.clone()));
     }
     // The path is percent-decoded when the database is opened; the folder stands for itself.
-    let folder = folder(reader, text)?.replace('%', "%25").replace('?', "%3F");
+    let folder = folder(reader, text)?.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
     Some(Secret::new(format!("sqlite://{}{options}", join(&folder, path))))
 }
 

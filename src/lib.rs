@@ -7,3 +7,4 @@ pub mod model;
 pub mod plan;
 pub mod state;
 pub mod storage;
+pub mod error; pub mod guard; mod failpoint;

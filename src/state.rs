@@ -47,7 +47,6 @@ pub use list_file::{Entry, Line, ListError, ListFile, ListReader, ListWriter, Re
 pub use marks::{MarkFilter, MarkList, MarkStatus};
 pub use plan_store::{Plans, PlansError};
 pub use plans::{Bound, Confirmation, PlanRecord};
-pub use roots::TableRoots;
 pub use runs::Run;
 
 use lock::LockFile;

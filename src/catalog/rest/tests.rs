@@ -133,11 +133,11 @@ async fn the_configuration_gives_prefix_and_separator_whatever_else_is_in_it() {
             "/v1/namespaces/a%1Fb/tables/t",
         ),
     ] {
-        let server = Server::start(move |line| match line.contains("/v1/config") {
-            true => ok(&config),
-            false => error(404, "NoSuchTableException"),
-        })
-        .await;
+        let server =
+            Server::start(
+                move |line| if line.contains("/v1/config") { ok(&config) } else { error(404, "NoSuchTableException") },
+            )
+            .await;
         let catalog = open(&server, storage()).await;
         let asked = server.last();
         assert_eq!(asked.line, "GET /v1/config?warehouse=ware+house");
@@ -261,11 +261,8 @@ async fn a_load_gives_the_file_and_asks_for_odd_names_byte_for_byte() {
     let storage = storage();
     let metadata = metadata_with(&[1, 2], 2);
     put(&storage, &metadata).await;
-    let server = Server::start(move |line| match line.contains("config") {
-        true => empty_config(),
-        false => loaded(&metadata),
-    })
-    .await;
+    let server =
+        Server::start(move |line| if line.contains("config") { empty_config() } else { loaded(&metadata) }).await;
     let catalog = open(&server, storage).await;
     for (namespace, name, path) in [
         (&["db"][..], "t", "db/tables/t"),
@@ -341,11 +338,8 @@ async fn loads_that_cannot_be_trusted_are_errors_that_name_the_table() {
         // Not in the store.
         (loaded(&metadata), FILE),
     ] {
-        let server = Server::start(move |line| match line.contains("config") {
-            true => empty_config(),
-            false => answer.clone(),
-        })
-        .await;
+        let server =
+            Server::start(move |line| if line.contains("config") { empty_config() } else { answer.clone() }).await;
         let failure = open(&server, storage()).await.load(&table(&["db"], "t")).await.unwrap_err().to_string();
         assert!(failure.contains(expected) && failure.contains("db.t"), "{failure}");
     }
@@ -353,9 +347,12 @@ async fn loads_that_cannot_be_trusted_are_errors_that_name_the_table() {
 
 #[tokio::test]
 async fn a_commit_is_posted_in_the_specifications_words_with_one_snapshot_an_update() {
-    let server = Server::start(|line| match line.contains("config") {
-        true => empty_config(),
-        false => ok(&json!({ "metadata-location": "s3://wh/t/metadata/2.metadata.json", "metadata": {} })),
+    let server = Server::start(|line| {
+        if line.contains("config") {
+            empty_config()
+        } else {
+            ok(&json!({ "metadata-location": "s3://wh/t/metadata/2.metadata.json", "metadata": {} }))
+        }
     })
     .await;
     let catalog = open(&server, storage()).await;
@@ -415,10 +412,9 @@ async fn what_an_answer_to_a_commit_means() {
         (200, "unknown"),
         (204, "unknown"),
     ] {
-        let server = Server::start(move |line| match line.contains("config") {
-            true => empty_config(),
-            false => error(code, "SomeException"),
-        })
+        let server = Server::start(
+            move |line| if line.contains("config") { empty_config() } else { error(code, "SomeException") },
+        )
         .await;
         let catalog = open(&server, storage()).await;
         let outcome = catalog.commit(&base(), &[], &[]).await;

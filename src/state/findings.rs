@@ -33,7 +33,8 @@ pub enum FindingKind {
 }
 
 impl FindingKind {
-    const ALL: [Self; 7] = [
+    /// All kinds.
+    pub const ALL: [Self; 7] = [
         Self::UnplannedRemoval,
         Self::NoPredecessor,
         Self::SharedLocation,
@@ -143,7 +144,7 @@ impl Observation {
     }
 
     /// Short and stable: made of what the finding is about. `length` hex digits, 64 at most.
-    fn id(&self, length: usize) -> String {
+    pub(super) fn id(&self, length: usize) -> String {
         let key = format!("{}\n{}\n{}", self.kind, self.subject(), self.ref_text());
         let hex: String = Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect();
         format!("f-{}", &hex[..length])

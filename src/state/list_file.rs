@@ -18,7 +18,7 @@ use sqlx::Row;
 use sqlx::any::AnyRow;
 use zstd::stream::{Decoder, Encoder};
 
-use super::count;
+use super::{count, hex};
 use crate::model::{FileKind, ObjectFacts};
 
 /// The format that is written, and the only one that is read.
@@ -313,7 +313,7 @@ impl ListReader {
         let mut header = header.ok_or_else(|| malformed("the file is empty".to_owned()))?;
         // Not `remove`: that would put the last key in the place of the first.
         let format = header.shift_remove("format").unwrap_or(Value::Null);
-        if format != Value::from(FORMAT) {
+        if format != FORMAT {
             return Err(ListError::UnknownFormat { location: expected.location.clone(), format });
         }
         reader.header = header;
@@ -357,7 +357,6 @@ impl ListReader {
         let line = self.read_line()?;
         match &line {
             Some(Line::Entry(_)) => self.objects += 1,
-            Some(Line::Retained(_)) => {}
             None if self.objects != self.expected.objects => {
                 return Err(ListError::WrongCount {
                     location: self.expected.location.clone(),
@@ -365,7 +364,7 @@ impl ListReader {
                     found: self.objects,
                 });
             }
-            None => {}
+            Some(Line::Retained(_)) | None => {}
         }
         Ok(line)
     }
@@ -382,10 +381,6 @@ impl Iterator for ListReader {
         self.is_done = !matches!(line, Ok(Some(_)));
         line.transpose()
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -341,7 +341,6 @@ async fn a_call_that_is_cancelled_anywhere_leaves_all_or_nothing() {
     use std::task::Poll;
     let folder = TempDir::new().unwrap();
     let state = open(&folder).await;
-    let mut was_cancelled = 0;
     for polls in 1..200 {
         let id = format!("i{polls}");
         state.open_intent(&intent(&id)).await.unwrap();
@@ -365,10 +364,9 @@ async fn a_call_that_is_cancelled_anywhere_leaves_all_or_nothing() {
         assert_eq!(marked.map(|mark| mark.is_some()), [!is_open; 2], "cancelled at poll {polls}");
         if let Some(outcome) = finished {
             outcome.unwrap();
-            assert!(!is_open && was_cancelled > 0);
+            assert!(!is_open && polls > 2);
             return;
         }
-        was_cancelled += 1;
         if is_open {
             state.close_intent(&id, Closed::Void, T0).await.unwrap();
         }

@@ -1,4 +1,5 @@
 //! Icewarden.
+pub mod catalog;
 pub mod clock;
 pub mod config;
 pub mod demo;

@@ -8,6 +8,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::catalog::CatalogError;
+
 mod content;
 mod folder;
 pub mod lake;
@@ -38,13 +40,8 @@ pub enum DemoError {
         reason: String,
     },
     /// The lake's catalog.
-    #[error("cannot write the catalog {}: {source}", path.display())]
-    Catalog {
-        /// The database.
-        path: PathBuf,
-        /// In the database's words.
-        source: sqlx::Error,
-    },
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
     /// Nothing that the demo did not make is ever removed.
     #[error("{} holds something else than a demo lake; name another folder", folder.display())]
     NotADemo {

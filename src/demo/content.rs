@@ -280,7 +280,7 @@ pub(super) async fn write_vectors(
         offset += length;
     }
     writer.close().await.map_err(|error| failed(&error))?;
-    let size = folder.set_time(relative, at)?;
+    let size = folder.settle(relative, at).await?;
     Ok(files.into_iter().map(|file| ContentFile { size, ..file }).collect())
 }
 

@@ -1,6 +1,7 @@
 //! Where one table of the demo lake lies: its folder, the locations of files in it, and their times.
 
 use std::fs::{self, File, FileTimes};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -15,7 +16,9 @@ use super::DemoError;
 pub(super) struct TableFolder {
     path: PathBuf,
     location: String,
-    io: FileIO,
+    /// What the Iceberg crate writes, before it is a file: its own local files are synced one by one, which
+    /// takes longer than all the rest.
+    buffer: FileIO,
 }
 
 impl TableFolder {
@@ -25,7 +28,7 @@ impl TableFolder {
             make_dir(&path.join(part))?;
         }
         let location = location_of(&path)?;
-        Ok(Self { path, location, io: FileIO::new_with_fs() })
+        Ok(Self { path, location, buffer: FileIO::new_with_memory() })
     }
 
     /// The table's location.
@@ -38,10 +41,20 @@ impl TableFolder {
         format!("{}/{relative}", self.location)
     }
 
-    /// The file `relative`, for the Iceberg crate's writers; [`Self::set_time`] when they are done.
+    /// Where the Iceberg crate's writers write the file `relative`; [`Self::settle`] makes it a file.
     pub(super) fn output(&self, relative: &str) -> Result<OutputFile, DemoError> {
         let location = self.locate(relative);
-        self.io.new_output(&location).map_err(|error| DemoError::write(&location, &error))
+        self.buffer.new_output(&location).map_err(|error| DemoError::write(&location, &error))
+    }
+
+    /// Writes what was put out for `relative` as a file of time `at`; returns its size.
+    pub(super) async fn settle(&self, relative: &str, at: Timestamp) -> Result<u64, DemoError> {
+        let location = self.locate(relative);
+        let failed = |error: iceberg::Error| DemoError::write(&location, &error);
+        let bytes = self.buffer.new_input(&location).map_err(failed)?.read().await.map_err(failed)?;
+        self.buffer.delete(&location).await.map_err(failed)?;
+        self.write(relative, &bytes, at)?;
+        Ok(bytes.len() as u64)
     }
 
     /// Writes a file as if at `at`; returns its location.
@@ -50,21 +63,14 @@ impl TableFolder {
         if let Some(parent) = path.parent() {
             make_dir(parent)?;
         }
-        fs::write(&path, bytes).map_err(|source| DemoError::io("write", &path, source))?;
-        self.set_time(relative, at)?;
-        Ok(self.locate(relative))
-    }
-
-    /// Sets a file's time back to `at`; returns its size.
-    pub(super) fn set_time(&self, relative: &str, at: Timestamp) -> Result<u64, DemoError> {
-        let path = self.path.join(relative);
-        let set = || {
+        let write = || {
             let time = UNIX_EPOCH + Duration::from_millis(at.0.unsigned_abs());
-            let file = File::options().write(true).open(&path)?;
-            file.set_times(FileTimes::new().set_modified(time).set_accessed(time))?;
-            file.metadata().map(|metadata| metadata.len())
+            let mut file = File::create(&path)?;
+            file.write_all(bytes)?;
+            file.set_times(FileTimes::new().set_modified(time).set_accessed(time))
         };
-        set().map_err(|source| DemoError::io("set the time of", &path, source))
+        write().map_err(|source| DemoError::io("write", &path, source))?;
+        Ok(self.locate(relative))
     }
 }
 

@@ -1,13 +1,16 @@
 //! Makes the demo lake: a SQLite catalog in the JDBC layout, a warehouse folder, and a configuration.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
-use sqlx::{ConnectOptions, Connection};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::model::{TableName, Timestamp};
+use crate::catalog::sql::SqlCatalog;
+use crate::config::Secret;
+use crate::model::{LocationRules, TableName, Timestamp};
+use crate::storage::Storage;
 
 use super::DemoError;
 use super::folder::{TableFolder, location_of, make_dir};
@@ -66,18 +69,17 @@ pub async fn make(folder: &Path, now: Timestamp) -> Result<MadeLake, DemoError> 
     let warehouse = folder.join("warehouse");
     let when = When { now };
     let lake_seed = xxh3_64(format!("{}@{now}", folder.display()).as_bytes());
-    let mut pointers = Vec::new();
-    for (seed, (namespace, name)) in (lake_seed..).zip(TABLES) {
-        let table_folder = TableFolder::make(warehouse.join(namespace).join(name))?;
-        let table = stories::tell(name, table_folder, when, seed).await?;
-        stories::leave_orphans(name, &table, when)?;
-        let (current, previous) = table.pointer();
-        pointers.push((namespace, name, current.map(str::to_owned), previous.map(str::to_owned)));
+    let made = made(folder);
+    let storage = Storage::new(LocationRules::default(), BTreeMap::new(), 1);
+    let catalog = SqlCatalog::create(CATALOG, &Secret::new(database(&made.folder, "catalog.db")?), storage).await?;
+    for (seed, table) in (lake_seed..).zip(&made.tables) {
+        let table_folder = TableFolder::make(warehouse.join(&table.namespace[0]).join(&table.name))?;
+        let history = stories::tell(&table.name, table_folder, when, seed).await?;
+        stories::leave_orphans(&table.name, &history, when)?;
+        catalog.register(table, history.metadata_location()).await?;
     }
-    let catalog = folder.join("catalog.db");
-    write_catalog(&catalog, &pointers).await.map_err(|source| DemoError::Catalog { path: catalog.clone(), source })?;
-    write(&folder.join(CONFIG), &config_text(&folder, now)?)?;
-    Ok(made(folder))
+    write(&made.config, &config_text(&made.folder, now)?)?;
+    Ok(made)
 }
 
 fn made(folder: PathBuf) -> MadeLake {
@@ -119,54 +121,9 @@ fn clear(folder: &Path) -> Result<(), DemoError> {
     Ok(())
 }
 
-type Pointer<'a> = (&'a str, &'a str, Option<String>, Option<String>);
-
-/// The two tables of the JDBC layout, V1, as pyiceberg and Java make them.
-async fn write_catalog(path: &Path, pointers: &[Pointer<'_>]) -> Result<(), sqlx::Error> {
-    let options = SqliteConnectOptions::new().filename(path).create_if_missing(true);
-    let mut catalog: SqliteConnection = options.connect().await?;
-    let mut transaction = catalog.begin().await?;
-    for statement in [
-        "CREATE TABLE iceberg_tables (
-            catalog_name VARCHAR(255) NOT NULL,
-            table_namespace VARCHAR(255) NOT NULL,
-            table_name VARCHAR(255) NOT NULL,
-            metadata_location VARCHAR(1000),
-            previous_metadata_location VARCHAR(1000),
-            iceberg_type VARCHAR(5),
-            PRIMARY KEY (catalog_name, table_namespace, table_name))",
-        "CREATE TABLE iceberg_namespace_properties (
-            catalog_name VARCHAR(255) NOT NULL,
-            namespace VARCHAR(255) NOT NULL,
-            property_key VARCHAR(255) NOT NULL,
-            property_value VARCHAR(1000) NOT NULL,
-            PRIMARY KEY (catalog_name, namespace, property_key))",
-    ] {
-        sqlx::query(statement).execute(&mut *transaction).await?;
-    }
-    for (namespace, name, current, previous) in pointers {
-        sqlx::query("INSERT OR IGNORE INTO iceberg_namespace_properties VALUES ($1, $2, 'exists', 'true')")
-            .bind(CATALOG)
-            .bind(namespace)
-            .execute(&mut *transaction)
-            .await?;
-        sqlx::query("INSERT INTO iceberg_tables VALUES ($1, $2, $3, $4, $5, 'TABLE')")
-            .bind(CATALOG)
-            .bind(namespace)
-            .bind(name)
-            .bind(current)
-            .bind(previous)
-            .execute(&mut *transaction)
-            .await?;
-    }
-    transaction.commit().await?;
-    catalog.close().await
-}
-
 /// The configuration of the lake. Its paths are absolute, so that it can be used from anywhere.
 fn config_text(folder: &Path, now: Timestamp) -> Result<String, DemoError> {
     let location = location_of(folder)?;
-    let path = location.trim_start_matches("file://");
     let text = |value: String| toml::Value::String(value).to_string();
     Ok(format!(
         "# The lake that `icewarden demo` made here at {now}.\n\
@@ -187,11 +144,21 @@ fn config_text(folder: &Path, now: Timestamp) -> Result<String, DemoError> {
          [expire]\n\
          grace = \"0s\"\n",
         now = now.show(),
-        catalog = text(format!("sqlite://{path}/catalog.db")),
+        catalog = text(database(folder, "catalog.db")?),
         warehouse = text(format!("{location}/warehouse")),
-        state = text(format!("sqlite://{path}/state.db")),
+        state = text(database(folder, "state.db")?),
         plans = text(format!("{location}/plans")),
     ))
+}
+
+/// What a database URI must not have raw; locations, in contrast, are never encoded.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// The URI of a SQLite database in `folder`.
+fn database(folder: &Path, name: &str) -> Result<String, DemoError> {
+    let location = location_of(&folder.join(name))?;
+    let path = location.strip_prefix("file://").unwrap_or(&location);
+    Ok(format!("sqlite://{}", utf8_percent_encode(path, ENCODED)))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), DemoError> {

@@ -82,7 +82,7 @@ impl Shape {
             add(&mut writer, entry, entry.file.data_file()?).map_err(|error| failed(&error))?;
         }
         let mut file = writer.write_manifest_file().await.map_err(|error| failed(&error))?;
-        folder.set_time(relative, commit.at)?;
+        folder.settle(relative, commit.at).await?;
         file.sequence_number = commit.sequence;
         if file.min_sequence_number == UNASSIGNED_SEQUENCE_NUMBER {
             file.min_sequence_number = commit.sequence;
@@ -117,7 +117,7 @@ impl Shape {
         };
         list.add_manifests(manifests.iter().map(|manifest| manifest.file.clone())).map_err(|error| failed(&error))?;
         list.close().await.map_err(|error| failed(&error))?;
-        folder.set_time(relative, at)?;
+        folder.settle(relative, at).await?;
         Ok(location)
     }
 

@@ -65,7 +65,7 @@ pub(super) async fn tell(name: &str, folder: TableFolder, when: When, seed: u64)
 /// A busy table: loads, corrections, compaction, and branches and tags of every kind.
 async fn orders(mut table: Table, when: When) -> Result<Table, DemoError> {
     for day in [60, 50, 40, 30, 20].into_iter().chain((1..=14).rev()) {
-        table.load(MAIN, when.ago(day, 10), 2, 240).await?;
+        table.load(MAIN, when.ago(day, 10), 2, 1_000).await?;
         let at = when.ago(day, 9);
         match day {
             // The day's rows were wrong.
@@ -103,7 +103,7 @@ async fn orders(mut table: Table, when: When) -> Result<Table, DemoError> {
             [("pr_4790", &[20][..]), ("audit", &[50, 40, 30]), ("dev_alice", &[9, 8, 7, 6, 3]), ("pr_4812", &[3, 1])]
         {
             if on.contains(&day) {
-                table.load(Onto::Branch(branch), when.ago(day, 7), 1, 150).await?;
+                table.load(Onto::Branch(branch), when.ago(day, 7), 1, 600).await?;
             }
         }
     }
@@ -112,7 +112,7 @@ async fn orders(mut table: Table, when: When) -> Result<Table, DemoError> {
 
 /// Copy on write: every load replaces all that was there. The table's own properties keep three snapshots.
 async fn customers(mut table: Table, when: When) -> Result<Table, DemoError> {
-    table.load(MAIN, when.ago(56, 10), 1, 900).await?;
+    table.load(MAIN, when.ago(56, 10), 1, 2_000).await?;
     for day in [48, 40, 32, 24, 16, 8, 0] {
         let all = table.data_files(RefName::MAIN);
         table.rewrite(RefName::MAIN, when.ago(day, 10), "overwrite", &[all]).await?;
@@ -123,7 +123,7 @@ async fn customers(mut table: Table, when: When) -> Result<Table, DemoError> {
 /// Merge on read: rows are deleted by position, and compaction takes some deletes away.
 async fn events(mut table: Table, when: When) -> Result<Table, DemoError> {
     for day in [28, 21, 16, 12, 9, 6, 3, 1] {
-        table.load(MAIN, when.ago(day, 10), 1, 300).await?;
+        table.load(MAIN, when.ago(day, 10), 1, 600).await?;
         let newest = table.data_files(RefName::MAIN).pop();
         match day {
             21 | 12 | 6 | 1 => table.delete_rows(when.ago(day, 9), &rows(newest.as_ref(), &[0, 2, 4])).await?,

@@ -79,8 +79,8 @@ pub(super) struct Table {
     ids: Ids,
     /// A JSON object.
     metadata: Value,
-    metadata_location: Option<String>,
-    previous_location: Option<String>,
+    /// Empty until the first is written.
+    metadata_location: String,
     version: u32,
     updated: Timestamp,
     snapshots: BTreeMap<i64, Vec<Manifest>>,
@@ -145,8 +145,7 @@ impl Table {
             by_day: design.by_day,
             ids,
             metadata,
-            metadata_location: None,
-            previous_location: None,
+            metadata_location: String::new(),
             version: 0,
             updated: design.created,
             snapshots: BTreeMap::new(),
@@ -160,9 +159,9 @@ impl Table {
         Ok(table)
     }
 
-    /// The current metadata file and the one before.
-    pub(super) fn pointer(&self) -> (Option<&str>, Option<&str>) {
-        (self.metadata_location.as_deref(), self.previous_location.as_deref())
+    /// The current metadata file.
+    pub(super) fn metadata_location(&self) -> &str {
+        &self.metadata_location
     }
 
     /// The table's folder.
@@ -470,17 +469,16 @@ impl Table {
     /// Makes the metadata as it is now the current file, of time `at`, and logs the one before.
     fn write_metadata(&mut self, at: Timestamp) -> Result<(), DemoError> {
         debug_assert!(self.updated <= at, "a table's history is told in its order");
-        if let Some(location) = self.metadata_location.take() {
-            let entry = json!({ "timestamp-ms": self.updated, "metadata-file": location });
+        if !self.metadata_location.is_empty() {
+            let entry = json!({ "timestamp-ms": self.updated, "metadata-file": self.metadata_location });
             push(&mut self.metadata["metadata-log"], entry);
-            self.previous_location = Some(location);
             self.version += 1;
         }
         self.updated = at;
         self.metadata["last-updated-ms"] = json!(at);
         let relative = format!("metadata/{:05}-{}.metadata.json", self.version, self.ids.uuid());
         let json = self.metadata.to_string();
-        self.metadata_location = Some(self.folder.write(&relative, json.as_bytes(), at)?);
+        self.metadata_location = self.folder.write(&relative, json.as_bytes(), at)?;
         Ok(())
     }
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::catalog::CatalogError;
 
+mod change;
 mod content;
 mod folder;
 pub mod lake;

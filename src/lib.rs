@@ -3,5 +3,8 @@ pub mod catalog;
 pub mod clock;
 pub mod config;
 pub mod demo;
+pub mod inventory;
 pub mod model;
+pub mod plan;
+pub mod state;
 pub mod storage;

@@ -41,7 +41,7 @@ pub(super) struct Manifest {
 
 impl Manifest {
     /// The entries that a reader of the snapshot sees.
-    pub(super) fn live(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn live(&self) -> impl Iterator<Item = &Entry> + Clone {
         self.entries.iter().filter(|entry| entry.status != Status::Deleted)
     }
 }

@@ -13,6 +13,7 @@ use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 use crate::model::{RefName, Retention, Timestamp};
 
 use super::DemoError;
+use super::change::{Change, FileKey, key};
 use super::content::{self, ContentFile, Rows};
 use super::folder::TableFolder;
 use super::manifests::{Commit, Entry, Manifest, Shape, Status, is_deletes};
@@ -59,15 +60,6 @@ pub(super) enum Onto<'a> {
         /// Its write-audit-publish id.
         wap_id: &'a str,
     },
-}
-
-/// One commit's change of files.
-#[derive(Debug)]
-struct Change {
-    operation: &'static str,
-    added: Vec<ContentFile>,
-    removed: BTreeSet<FileKey>,
-    notes: Vec<(&'static str, String)>,
 }
 
 /// A table in the making.
@@ -176,7 +168,7 @@ impl Table {
         files
     }
 
-    fn live(&self, branch: &str) -> impl Iterator<Item = &ContentFile> {
+    fn live(&self, branch: &str) -> impl Iterator<Item = &ContentFile> + Clone {
         let manifests = self.heads.get(branch).and_then(|head| self.snapshots.get(head));
         manifests.into_iter().flatten().flat_map(Manifest::live).map(|entry| &entry.file)
     }
@@ -341,7 +333,7 @@ impl Table {
         }
         let commit = Commit { snapshot: self.ids.snapshot(), parent, sequence: self.sequence, at };
         let first_row_id = self.next_row_id;
-        let summary = self.summary(parent, &change);
+        let summary = change.summary(self.live(from));
         let manifests = self.write_manifests(commit, change).await?;
         let relative = format!("metadata/snap-{}-0-{}.avro", commit.snapshot, self.ids.uuid());
         let list = self.shape.write_list(&self.folder, &relative, commit, &manifests, first_row_id).await?;
@@ -422,50 +414,6 @@ impl Table {
         Ok(written)
     }
 
-    fn summary(&self, parent: Option<i64>, change: &Change) -> Value {
-        let before: Vec<&ContentFile> = parent
-            .and_then(|parent| self.snapshots.get(&parent))
-            .into_iter()
-            .flatten()
-            .flat_map(Manifest::live)
-            .map(|entry| &entry.file)
-            .collect();
-        let removed = || before.iter().copied().filter(|file| change.removed.contains(&key(file)));
-        let count = |files: &mut dyn Iterator<Item = &ContentFile>| {
-            let (mut data, mut deletes) = ((0_u64, 0_u64), (0_u64, 0_u64));
-            let mut size = 0;
-            for file in files {
-                let of = if file.is_data() { &mut data } else { &mut deletes };
-                (of.0, of.1) = (of.0 + 1, of.1 + file.records);
-                size += file.size;
-            }
-            [data.0, data.1, deletes.0, deletes.1, size]
-        };
-        let (had, gone, new) =
-            (count(&mut before.iter().copied()), count(&mut removed()), count(&mut change.added.iter()));
-        let mut summary = json!({ "operation": change.operation });
-        for (key, value) in &change.notes {
-            summary[*key] = json!(value);
-        }
-        let names = [
-            ["added-data-files", "deleted-data-files", "total-data-files"],
-            ["added-records", "deleted-records", "total-records"],
-            ["added-delete-files", "removed-delete-files", "total-delete-files"],
-            ["added-position-deletes", "removed-position-deletes", "total-position-deletes"],
-            ["added-files-size", "removed-files-size", "total-files-size"],
-        ];
-        for (at, [added, deleted, total]) in names.into_iter().enumerate() {
-            for (name, count) in [(added, new[at]), (deleted, gone[at])] {
-                if count > 0 {
-                    summary[name] = json!(count.to_string());
-                }
-            }
-            summary[total] = json!((had[at] + new[at] - gone[at]).to_string());
-        }
-        summary["total-equality-deletes"] = json!("0");
-        summary
-    }
-
     /// Makes the metadata as it is now the current file, of time `at`, and logs the one before.
     fn write_metadata(&mut self, at: Timestamp) -> Result<(), DemoError> {
         debug_assert!(self.updated <= at, "a table's history is told in its order");
@@ -481,20 +429,6 @@ impl Table {
         self.metadata_location = self.folder.write(&relative, json.as_bytes(), at)?;
         Ok(())
     }
-}
-
-impl Change {
-    fn of(operation: &'static str, added: Vec<ContentFile>) -> Self {
-        Self { operation, added, removed: BTreeSet::new(), notes: Vec::new() }
-    }
-}
-
-/// Tells content files apart: a location and, where a Puffin file holds several vectors, the data file.
-type FileKey = (String, Option<String>);
-
-fn key(file: &ContentFile) -> FileKey {
-    let vector = matches!(file.holds, content::Holds::Vector { .. });
-    (file.location.clone(), file.target().filter(|_| vector).map(str::to_owned))
 }
 
 fn push(list: &mut Value, item: Value) {

@@ -18,6 +18,8 @@ mod manifests;
 pub mod read_back;
 mod stories;
 mod table;
+#[cfg(test)]
+mod tests;
 
 /// The demo cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +44,7 @@ pub enum DemoError {
     },
     /// The lake's catalog.
     #[error(transparent)]
-    Catalog(#[from] CatalogError),
+    Catalog(Box<CatalogError>),
     /// Nothing that the demo did not make is ever removed.
     #[error("{} holds something else than a demo lake; name another folder", folder.display())]
     NotADemo {
@@ -58,6 +60,12 @@ pub enum DemoError {
     /// A retained snapshot has lost something.
     #[error(transparent)]
     ReadBack(#[from] read_back::ReadBackError),
+}
+
+impl From<CatalogError> for DemoError {
+    fn from(error: CatalogError) -> Self {
+        Self::Catalog(Box::new(error))
+    }
 }
 
 impl DemoError {

@@ -18,7 +18,7 @@ use super::folder::TableFolder;
 pub(super) struct Entry {
     pub(super) status: Status,
     pub(super) file: ContentFile,
-    /// That added it, or removed it where `status` says so.
+    /// That added it.
     pub(super) snapshot: i64,
     /// Of the commit that added it; 0 in format 1.
     pub(super) sequence: i64,

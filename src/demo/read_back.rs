@@ -3,6 +3,7 @@
 //! Manifests are read by the Iceberg crate and not by our own reader, which decided what to delete.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 use bytes::Bytes;
 use iceberg::spec::{DataFile, DataFileFormat, FormatVersion, Manifest, ManifestList};
@@ -81,7 +82,7 @@ impl Reader<'_> {
             2 => FormatVersion::V2,
             _ => FormatVersion::V3,
         };
-        let list = ManifestList::parse_with_version(&bytes, format).map_err(|error| broken(location, error))?;
+        let list = ManifestList::parse_with_version(&bytes, format).map_err(|error| broken(location, &error))?;
         for manifest in list.entries() {
             let length = u64::try_from(manifest.manifest_length).ok();
             self.manifest(&manifest.manifest_path, length).await?;
@@ -94,7 +95,7 @@ impl Reader<'_> {
             return Ok(());
         }
         let bytes = self.whole(location, length).await?;
-        let manifest = Manifest::parse_avro(&bytes).map_err(|error| broken(location, error))?;
+        let manifest = Manifest::parse_avro(&bytes).map_err(|error| broken(location, &error))?;
         for entry in manifest.entries().iter().filter(|entry| entry.is_alive()) {
             let file = entry.data_file();
             if self.read.insert((file.file_path().to_owned(), file.content_offset())) {
@@ -110,7 +111,7 @@ impl Reader<'_> {
         let records = match file.file_format() {
             DataFileFormat::Parquet => {
                 let bytes = self.whole(location, size).await?;
-                let rows = parquet_rows(bytes).map_err(|error| broken(location, error))?;
+                let rows = parquet_rows(bytes).map_err(|error| broken(location, &error))?;
                 if file.content_type() == iceberg::spec::DataContentType::Data {
                     self.counts.rows += rows;
                 }
@@ -122,21 +123,21 @@ impl Reader<'_> {
                     None => self.whole(location, size).await?,
                 };
                 self.puffins.insert(location.to_owned(), puffin.clone());
-                vector_cardinality(&puffin, file).map_err(|reason| broken(location, reason))?
+                vector_cardinality(&puffin, file).map_err(|reason| broken(location, &reason))?
             }
-            other => return Err(broken(location, format!("the demo writes no {other} files"))),
+            other => return Err(broken(location, &format!("the demo writes no {other} files"))),
         };
         if records == file.record_count() {
             return Ok(());
         }
-        Err(broken(location, format!("it holds {records} records, its manifest says {}", file.record_count())))
+        Err(broken(location, &format!("it holds {records} records, its manifest says {}", file.record_count())))
     }
 
     async fn whole(&mut self, location: &str, length: Option<u64>) -> Result<Bytes, ReadBackError> {
         let bytes = self.storage.read(location).await?;
         let size = bytes.len() as u64;
         if let Some(length) = length.filter(|length| *length != size) {
-            return Err(broken(location, format!("it has {size} bytes, its manifest says {length}")));
+            return Err(broken(location, &format!("it has {size} bytes, its manifest says {length}")));
         }
         self.counts.files += 1;
         self.counts.bytes += size;
@@ -176,6 +177,6 @@ fn vector_cardinality(puffin: &[u8], file: &DataFile) -> Result<u64, String> {
     Ok(deleted.len())
 }
 
-fn broken(location: &str, reason: impl ToString) -> ReadBackError {
+fn broken(location: &str, reason: &dyn Display) -> ReadBackError {
     ReadBackError { location: location.to_owned(), reason: reason.to_string() }
 }

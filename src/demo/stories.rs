@@ -85,7 +85,8 @@ async fn orders(mut table: Table, when: When) -> Result<Table, DemoError> {
         }
         match day {
             50 => {
-                let keep = Retention { min_snapshots_to_keep: Some(100), max_snapshot_age_ms: days(90), ..NONE };
+                let keep =
+                    Retention { min_snapshots_to_keep: Some(100), max_snapshot_age_ms: Some(Age::days(90).0), ..NONE };
                 table.branch("audit", when.ago(day, 8), keep)?;
             }
             40 => table.tag("v1.0", when.ago(day, 8), NONE)?,
@@ -93,17 +94,24 @@ async fn orders(mut table: Table, when: When) -> Result<Table, DemoError> {
             // Closed long ago, and nobody dropped it.
             20 => table.branch("pr_4790", when.ago(day, 8), ref_age(7))?,
             9 => {
-                let keep = Retention { min_snapshots_to_keep: Some(2), max_snapshot_age_ms: days(1), ..ref_age(30) };
+                let keep = Retention {
+                    min_snapshots_to_keep: Some(2),
+                    max_snapshot_age_ms: Some(Age::days(1).0),
+                    ..ref_age(30)
+                };
                 table.branch("dev_alice", when.ago(day, 8), keep)?;
             }
             3 => table.branch("pr_4812", when.ago(day, 8), ref_age(7))?,
             _ => {}
         }
-        for (branch, on) in
-            [("pr_4790", &[20][..]), ("audit", &[50, 40, 30]), ("dev_alice", &[9, 8, 7, 6, 3]), ("pr_4812", &[3, 1])]
-        {
+        for (branch, on, hours) in [
+            ("audit", &[50, 40, 30][..], 7),
+            ("pr_4790", &[20], 7),
+            ("dev_alice", &[9, 8, 7, 6, 3], 7),
+            ("pr_4812", &[3, 1], 6),
+        ] {
             if on.contains(&day) {
-                table.load(Onto::Branch(branch), when.ago(day, 7), 1, 600).await?;
+                table.load(Onto::Branch(branch), when.ago(day, hours), 1, 600).await?;
             }
         }
     }
@@ -213,10 +221,6 @@ fn rows<'a>(file: Option<&'a ContentFile>, positions: &'a [u32]) -> Vec<(&'a Con
     file.map(|file| (file, positions)).into_iter().collect()
 }
 
-fn days(count: i64) -> Option<i64> {
-    Some(Age::days(count).0)
-}
-
 fn ref_age(count: i64) -> Retention {
-    Retention { max_ref_age_ms: days(count), ..NONE }
+    Retention { max_ref_age_ms: Some(Age::days(count).0), ..NONE }
 }

@@ -396,9 +396,9 @@ impl Table {
         };
         let rewritten = |deletes: bool| {
             let manifests = affected.iter().filter(move |manifest| is_deletes(manifest) == deletes);
-            manifests.flat_map(Manifest::live).map(|entry| match is_removed(entry) {
-                true => Entry { status: Status::Deleted, snapshot: commit.snapshot, ..entry.clone() },
-                false => Entry { status: Status::Existing, ..entry.clone() },
+            manifests.flat_map(Manifest::live).map(|entry| {
+                let status = if is_removed(entry) { Status::Deleted } else { Status::Existing };
+                Entry { status, ..entry.clone() }
             })
         };
         let parts: [Vec<Entry>; 4] =

@@ -120,7 +120,7 @@ async fn orders(mut table: Table, when: When) -> Result<Table, DemoError> {
 
 /// Copy on write: every load replaces all that was there. The table's own properties keep three snapshots.
 async fn customers(mut table: Table, when: When) -> Result<Table, DemoError> {
-    table.load(MAIN, when.ago(56, 10), 1, 2_000).await?;
+    table.load(MAIN, when.ago(56, 10), 1, 6_000).await?;
     for day in [48, 40, 32, 24, 16, 8, 0] {
         let all = table.data_files(RefName::MAIN);
         table.rewrite(RefName::MAIN, when.ago(day, 10), "overwrite", &[all]).await?;

@@ -135,6 +135,7 @@ async fn reading_back_names_the_first_broken_file() {
         bytes[4..60].fill(0xFF);
         fs::write(path, bytes).unwrap();
     };
+    let lake = Lake::make().await;
     for (table, file, damage, reason) in [
         ("orders", "rows.parquet", gone, "not found"),
         ("orders", "rows.parquet", cut, "bytes, its manifest says"),
@@ -146,14 +147,15 @@ async fn reading_back_names_the_first_broken_file() {
         ("wap", "-m0.avro", cut, "bytes, its manifest says"),
         ("customers", ".avro", gone, "not found"),
     ] {
-        let lake = Lake::make().await;
         let table = lake.table(table);
         let mut files = lake.files(table).into_iter();
         let path = files.find(|path| is_named(path, file) && !path.to_str().unwrap().contains("crashed")).unwrap();
+        let whole = fs::read(&path).unwrap();
         damage(&path);
         let error = lake.read_back(table).await.unwrap_err();
         assert!(error.location.ends_with(path.to_str().unwrap()), "{error}");
         assert!(error.reason.contains(reason), "{file}: {error}");
+        fs::write(path, whole).unwrap();
     }
 }
 

@@ -5,3 +5,5 @@
 
 pub mod avro;
 pub mod manifests;
+pub mod reach;
+pub mod world;

@@ -4,6 +4,7 @@ pub mod catalog;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod demo;
 pub mod error;
 mod failpoint;
 pub mod guard;

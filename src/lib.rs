@@ -1,6 +1,7 @@
 //! Icewarden.
 pub mod apply;
 pub mod catalog;
+pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod demo;
@@ -15,3 +16,4 @@ pub mod run;
 pub mod state;
 pub mod storage;
 pub mod sweep;
+pub mod telemetry;

@@ -9,5 +9,10 @@
 
 mod scenario {
     pub(crate) mod avro;
+    pub(crate) mod faults;
     pub(crate) mod format;
+    pub(crate) mod lake;
+    pub(crate) mod rest_server;
+    pub(crate) mod store;
+    pub(crate) mod updates;
 }

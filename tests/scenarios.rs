@@ -9,10 +9,116 @@
 
 mod scenario {
     pub(crate) mod avro;
+    pub(crate) mod drive;
     pub(crate) mod faults;
     pub(crate) mod format;
     pub(crate) mod lake;
     pub(crate) mod rest_server;
+    pub(crate) mod runner;
     pub(crate) mod store;
     pub(crate) mod updates;
+}
+
+use std::path::PathBuf;
+
+use futures::StreamExt;
+use iceberg::spec::{FormatVersion, Manifest, ManifestList, TableMetadata};
+use scenario::format::Scenario;
+use scenario::lake::World;
+
+/// Scenarios in flight at once.
+const PARALLEL: usize = 4;
+
+/// Every scenario file: name and text.
+fn files() -> Vec<(String, String)> {
+    #[expect(clippy::disallowed_methods, reason = "a test's input, not the product's")]
+    let more = std::env::var("ICEWARDEN_SCENARIOS").ok();
+    let mut files = Vec::new();
+    for folder in [Some(format!("{}/tests/scenarios", env!("CARGO_MANIFEST_DIR"))), more].into_iter().flatten() {
+        let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{folder}: {error}"));
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|ending| ending == "toml"));
+        paths.sort();
+        files.extend(paths.into_iter().map(|path| {
+            let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            (path.file_name().unwrap().to_string_lossy().into_owned(), text)
+        }));
+    }
+    files
+}
+
+/// Runs all in parallel; the failures, readable.
+async fn failures(files: Vec<(String, String)>) -> Vec<String> {
+    futures::stream::iter(files)
+        .map(|(name, text)| async move {
+            let task = tokio::spawn(async move { scenario::runner::run(&text).await });
+            let wrong = match task.await {
+                Ok(Ok(())) => return None,
+                Ok(Err(wrong)) => wrong,
+                Err(panicked) => vec![panicked.to_string()],
+            };
+            Some(format!("{name}\n    {}", wrong.join("\n    ")))
+        })
+        .buffer_unordered(PARALLEL)
+        .filter_map(|failure| async { failure })
+        .collect()
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_scenario_ends_as_its_file_says() {
+    let files = files();
+    let count = files.len();
+    assert!(count > 40, "only {count} scenario files were found");
+    let mut failures = failures(files).await;
+    failures.sort();
+    assert!(failures.is_empty(), "{} of {count} scenarios failed:\n\n{}\n", failures.len(), failures.join("\n\n"));
+}
+
+#[test]
+fn the_iceberg_crate_reads_every_table_that_a_scenario_builds() {
+    let mut read = 0;
+    for (name, text) in files() {
+        let scenario = Scenario::parse(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let world = World::build(&scenario).unwrap_or_else(|error| panic!("{name}: {error}"));
+        for (table, spec) in world.tables.iter().zip(&scenario.tables) {
+            let bytes = |location: &str| {
+                let canonical = scenario::lake::canonical(location).unwrap();
+                world.objects.get(&canonical).map(|(bytes, _)| bytes.clone())
+            };
+            let parsed = serde_json::from_value::<TableMetadata>(table.metadata.clone());
+            match beyond_the_crate(spec) {
+                Some(why) => assert!(parsed.is_err(), "{name}: {}: the crate reads {why} now", table.name),
+                None => drop(parsed.unwrap_or_else(|error| panic!("{name}: {}: {error}", table.name))),
+            }
+            let version = [FormatVersion::V1, FormatVersion::V2, FormatVersion::V3][usize::from(spec.format_version) - 1];
+            for snapshot in table.metadata["snapshots"].as_array().unwrap() {
+                let Some(list) = snapshot["manifest-list"].as_str().and_then(bytes) else { continue };
+                let list = ManifestList::parse_with_version(&list, version)
+                    .unwrap_or_else(|error| panic!("{name}: {snapshot}: {error}"));
+                for listed in list.entries() {
+                    let Some(manifest) = bytes(&listed.manifest_path) else { continue };
+                    assert_eq!(manifest.len() as i64, listed.manifest_length, "{name}: {}", listed.manifest_path);
+                    let manifest = Manifest::parse_avro(&manifest)
+                        .unwrap_or_else(|error| panic!("{name}: {}: {error}", listed.manifest_path));
+                    let added = manifest.entries().iter().filter(|entry| entry.status() as i32 == 1).count();
+                    assert_eq!(listed.added_files_count, Some(added as u32), "{name}: {}", listed.manifest_path);
+                    read += 1;
+                }
+            }
+        }
+    }
+    assert!(read > 100, "only {read} manifests were read");
+}
+
+/// What of a table the crate refuses to read, and Iceberg Java writes or reads.
+fn beyond_the_crate(spec: &scenario::format::TableSpec) -> Option<&'static str> {
+    let is_known = |name: &str| spec.snapshots.iter().any(|snapshot| snapshot.id == name);
+    if spec.refs.iter().any(|one| !is_known(&one.snapshot)) {
+        return Some("a ref to nowhere");
+    }
+    if spec.snapshots.iter().any(|snapshot| snapshot.list.is_empty()) {
+        return Some("a snapshot without a manifest list");
+    }
+    None
 }

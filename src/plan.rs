@@ -1,0 +1,13 @@
+//! Decisions: pure functions of facts, policy and `now`. No IO, no clock, no async.
+//!
+//! Every snapshot, ref and object gets exactly one decision with a reason that a person understands, and
+//! the same input gives the same bytes out.
+
+pub mod cleanup;
+pub mod retention;
+pub mod roots;
+pub mod values;
+
+pub use cleanup::{Candidate, CleanupPlan, KeptFile};
+pub use retention::{ExpiredBecause, RefDecision, RefVerdict, RetentionPlan, SnapshotDecision, SnapshotVerdict};
+pub use values::{ExpireValues, Source, Sourced};

@@ -526,9 +526,14 @@ fn history<'v>(main: Option<i64>, snapshots: impl Iterator<Item = &'v Value>) ->
     let (mut log, mut met, mut next) = (Vec::new(), BTreeSet::new(), main);
     while let Some(id) = next.filter(|id| met.insert(*id)) {
         let Some(snapshot) = by_id.get(&id) else { break };
-        log.push(json!({"snapshot-id": id, "timestamp-ms": snapshot["timestamp-ms"]}));
+        log.push((id, snapshot["timestamp-ms"].as_i64().unwrap_or_default()));
         next = snapshot.get("parent-snapshot-id").and_then(Value::as_i64);
     }
-    log.reverse();
-    log
+    // The log is sorted, also where the writers' clocks ran backwards.
+    let mut latest = i64::MIN;
+    let in_order = log.into_iter().rev().map(|(id, at)| {
+        latest = latest.max(at);
+        json!({"snapshot-id": id, "timestamp-ms": latest})
+    });
+    in_order.collect()
 }

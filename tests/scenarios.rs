@@ -19,6 +19,7 @@ mod scenario {
     pub(crate) mod updates;
 }
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use futures::StreamExt;
@@ -73,6 +74,41 @@ async fn every_scenario_ends_as_its_file_says() {
     let mut failures = failures(files).await;
     failures.sort();
     assert!(failures.is_empty(), "{} of {count} scenarios failed:\n\n{}\n", failures.len(), failures.join("\n\n"));
+}
+
+/// B39 (b): a chain of 5,000 snapshots is walked without recursion, and all but the last 10 go.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_thousand_snapshots_in_one_chain() {
+    const SNAPSHOTS: usize = 5_000;
+    const KEPT: usize = 10;
+    let mut text = format!(
+        "case = 'B39'\ntitle = 'five thousand'\nnow = '2026-01-31T00:00:00Z'\n\
+         config = \"[expire]\\nretain_last = {KEPT}\"\n[[table]]\nname = 'db.t'\n\
+         [[table.manifest]]\nid = 'M1'\nentries = [{{ file = 'D1' }}]\n"
+    );
+    for number in 1..=SNAPSHOTS {
+        let parent = if number == 1 { String::new() } else { format!("S{}", number - 1) };
+        writeln!(
+            text,
+            "[[table.snapshot]]\nid = 'S{number}'\nat = '-10d'\nparent = '{parent}'\nlist = 'ML{number}'\nmanifests = ['M1']"
+        )
+        .unwrap();
+    }
+    let named = |letters: &str, numbers: std::ops::RangeInclusive<usize>| {
+        numbers.map(|number| format!("'{letters}{number}'")).collect::<Vec<_>>().join(",")
+    };
+    let gone = SNAPSHOTS - KEPT;
+    writeln!(
+        text,
+        "[[step]]\njob = 'expire'\n[step.expect]\noutcome = 'done'\ndeleted = [{}]\nsnapshots = {{ 'db.t' = [{}] }}\n\
+         counts = {{ expired_snapshots = {gone}, deleted_objects = {gone}, commits = 1 }}",
+        named("ML", 1..=gone),
+        named("S", gone + 1..=SNAPSHOTS)
+    )
+    .unwrap();
+    if let Err(wrong) = scenario::runner::run(&text).await {
+        panic!("{}", wrong.join("\n").chars().take(2_000).collect::<String>());
+    }
 }
 
 #[test]

@@ -289,3 +289,94 @@ async fn commit(
     };
     catalog.commit(&full_name(&namespace, &table), &body).await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::format::Scenario;
+    use super::*;
+
+    const LAKE: &str = r#"
+case = "x"
+title = ""
+now = "2026-01-31T00:00:00Z"
+[[table]]
+name = "a.b.t"
+metadata = "J2"
+metadata_log = ["J1"]
+[[table.snapshot]]
+id = "S1"
+at = "-10d"
+list = "ML1"
+[[table.snapshot]]
+id = "S2"
+at = "-1d"
+parent = "S1"
+list = "ML2"
+[[table.snapshot]]
+id = "S3"
+at = "-1h"
+parent = "S2"
+list = "ML3"
+later = true
+[[table]]
+name = "a.u"
+[[step]]
+job = "expire"
+faults = [
+  { on = "commit", nth = 3, do = "apply-then-504" },
+  { on = "load", table = "a.u", do = "404" },
+]
+"#;
+
+    async fn ask(request: reqwest::RequestBuilder) -> (u16, Value) {
+        let response = request.send().await.unwrap();
+        (response.status().as_u16(), response.json().await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn the_catalog_lists_loads_and_judges_commits() {
+        let scenario = Scenario::parse(LAKE).unwrap();
+        let world = World::build(&scenario).unwrap();
+        let clock = Arc::new(AtomicI64::new(scenario.now().unwrap().0));
+        let faults = Arc::new(Faults::default());
+        let bucket = Bucket::new("s3://wh", Arc::clone(&clock), Arc::clone(&faults));
+        let buckets = BTreeMap::from([("s3://wh".to_owned(), bucket.clone())]);
+        let catalog = Catalog::new(&world, buckets, clock, Arc::clone(&faults));
+        let base = format!("http://{}/v1/namespaces", Arc::clone(&catalog).serve().await);
+        faults.arm(&scenario.steps[0].faults, &world).unwrap();
+        let http = reqwest::Client::new();
+
+        assert_eq!(ask(http.get(&base)).await.1["namespaces"], json!([["a"]]));
+        assert_eq!(ask(http.get(format!("{base}?parent=a"))).await.1["namespaces"], json!([["a", "b"]]));
+        assert_eq!(ask(http.get(format!("{base}/a/tables"))).await.1["identifiers"], json!([{"namespace": ["a"], "name": "u"}]));
+        assert_eq!(ask(http.get(format!("{base}/a/tables/u"))).await.0, 404);
+
+        let table = format!("{base}/a%1Fb/tables/t");
+        let (status, loaded) = ask(http.get(&table)).await;
+        assert_eq!((status, &loaded["metadata"]["refs"]["main"]["snapshot-id"]), (200, &json!(2)));
+        assert_eq!(loaded["metadata-location"], json!("s3://wh/a/b/t/metadata/J2.metadata.json"));
+
+        let post = |main: i64| {
+            let body = json!({
+                "requirements": [{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": main}],
+                "updates": [{"action": "remove-snapshots", "snapshot-ids": [1]}],
+            });
+            http.post(&table).header("content-type", "application/json").body(body.to_string())
+        };
+        assert_eq!(ask(post(1)).await.0, 409);
+        let (status, committed) = ask(post(2)).await;
+        assert_eq!((status, committed["metadata"]["snapshots"].as_array().unwrap().len()), (200, 1));
+        let log = &committed["metadata"]["metadata-log"];
+        assert_eq!(log[1]["metadata-file"], json!("s3://wh/a/b/t/metadata/J2.metadata.json"));
+        let location = committed["metadata-location"].as_str().unwrap();
+        assert!(location.starts_with("s3://wh/a/b/t/metadata/00002-"), "{location}");
+        assert!(bucket.locations().await.contains(location));
+
+        faults.land("S3".to_owned()).await;
+        let metadata = catalog.metadata("a.b.t").await.unwrap();
+        assert_eq!(metadata["current-snapshot-id"], json!(3));
+        // Applied, whatever the answer says; and nothing new is written for what changes nothing.
+        assert_eq!(ask(post(3)).await.0, 504);
+        assert_eq!(catalog.metadata("a.b.t").await.unwrap(), metadata);
+    }
+}

@@ -278,3 +278,23 @@ impl Run {
         wrong
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use icewarden::config::{Config, Sources};
+
+    use super::*;
+
+    #[test]
+    fn a_scenarios_configuration_is_merged_over_the_defaults() {
+        let text = config("[expire]\ngrace = \"24h\"\n", "http://127.0.0.1:1", Path::new("/tmp/x"), 2).unwrap();
+        let sources =
+            Sources { folder: Path::new("/"), env: &|_| None, read: &|_| Err(std::io::ErrorKind::NotFound.into()) };
+        let (config, warnings) = Config::parse(&text, "scenario", &sources).unwrap();
+        // That the orphan grace of the defaults is below its minimum, which the defaults allow.
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert_eq!(config.expire.grace.to_string(), "1d");
+        assert_eq!((config.expire.older_than.to_string(), config.expire.floor.to_string()), ("5d".into(), "1d".into()));
+        assert_eq!(config.state.plans, "file:///tmp/x/plans-2");
+    }
+}

@@ -1,31 +1,36 @@
 //! Runs every scenario file of `tests/scenarios/` through the real pipeline: see its README.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test's world is known")]
-#![allow(
-    clippy::cast_possible_wrap,
-    clippy::cast_possible_truncation,
-    reason = "numbers of a scenario are small"
-)]
+#![allow(clippy::cast_possible_wrap, clippy::cast_possible_truncation, reason = "numbers of a scenario are small")]
 #![allow(clippy::match_bool, reason = "two forms of one thing read best side by side")]
 
-mod scenario {
-    pub(crate) mod avro;
-    pub(crate) mod drive;
-    pub(crate) mod faults;
-    pub(crate) mod format;
-    pub(crate) mod lake;
-    pub(crate) mod rest_server;
-    pub(crate) mod runner;
-    pub(crate) mod store;
-    pub(crate) mod updates;
-}
+#[path = "scenario/avro.rs"]
+mod avro;
+#[path = "scenario/drive.rs"]
+mod drive;
+#[path = "scenario/faults.rs"]
+mod faults;
+#[path = "scenario/format.rs"]
+mod format;
+#[path = "scenario/lake.rs"]
+mod lake;
+#[path = "scenario/rest_server.rs"]
+mod rest_server;
+#[path = "scenario/runner.rs"]
+mod runner;
+#[path = "scenario/store.rs"]
+mod store;
+#[path = "scenario/table.rs"]
+mod table;
+#[path = "scenario/updates.rs"]
+mod updates;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use crate::format::Scenario;
+use crate::lake::World;
 use futures::StreamExt;
 use iceberg::spec::{FormatVersion, Manifest, ManifestList, TableMetadata};
-use scenario::format::Scenario;
-use scenario::lake::World;
 
 /// Scenarios in flight at once.
 const PARALLEL: usize = 4;
@@ -52,7 +57,7 @@ fn files() -> Vec<(String, String)> {
 async fn failures(files: Vec<(String, String)>) -> Vec<String> {
     futures::stream::iter(files)
         .map(|(name, text)| async move {
-            let task = tokio::spawn(async move { scenario::runner::run(&text).await });
+            let task = tokio::spawn(async move { runner::run(&text).await });
             let wrong = match task.await {
                 Ok(Ok(())) => return None,
                 Ok(Err(wrong)) => wrong,
@@ -106,7 +111,7 @@ async fn five_thousand_snapshots_in_one_chain() {
         named("S", gone + 1..=SNAPSHOTS)
     )
     .unwrap();
-    if let Err(wrong) = scenario::runner::run(&text).await {
+    if let Err(wrong) = runner::run(&text).await {
         panic!("{}", wrong.join("\n").chars().take(2_000).collect::<String>());
     }
 }
@@ -119,7 +124,7 @@ fn the_iceberg_crate_reads_every_table_that_a_scenario_builds() {
         let world = World::build(&scenario).unwrap_or_else(|error| panic!("{name}: {error}"));
         for (table, spec) in world.tables.iter().zip(&scenario.tables) {
             let bytes = |location: &str| {
-                let canonical = scenario::lake::canonical(location).unwrap();
+                let canonical = lake::canonical(location).unwrap();
                 world.objects.get(&canonical).map(|(bytes, _)| bytes.clone())
             };
             let parsed = serde_json::from_value::<TableMetadata>(table.metadata.clone());
@@ -127,7 +132,8 @@ fn the_iceberg_crate_reads_every_table_that_a_scenario_builds() {
                 Some(why) => assert!(parsed.is_err(), "{name}: {}: the crate reads {why} now", table.name),
                 None => drop(parsed.unwrap_or_else(|error| panic!("{name}: {}: {error}", table.name))),
             }
-            let version = [FormatVersion::V1, FormatVersion::V2, FormatVersion::V3][usize::from(spec.format_version) - 1];
+            let version =
+                [FormatVersion::V1, FormatVersion::V2, FormatVersion::V3][usize::from(spec.format_version) - 1];
             for snapshot in table.metadata["snapshots"].as_array().unwrap() {
                 let Some(list) = snapshot["manifest-list"].as_str().and_then(bytes) else { continue };
                 let list = ManifestList::parse_with_version(&list, version)
@@ -148,7 +154,7 @@ fn the_iceberg_crate_reads_every_table_that_a_scenario_builds() {
 }
 
 /// What of a table the crate refuses to read, and Iceberg Java writes or reads.
-fn beyond_the_crate(spec: &scenario::format::TableSpec) -> Option<&'static str> {
+fn beyond_the_crate(spec: &format::TableSpec) -> Option<&'static str> {
     let is_known = |name: &str| spec.snapshots.iter().any(|snapshot| snapshot.id == name);
     if spec.refs.iter().any(|one| !is_known(&one.snapshot)) {
         return Some("a ref to nowhere");

@@ -13,7 +13,10 @@ pub(crate) enum Act {
     Conflict,
     ApplyThen504,
     Status(u16),
-    CreateRef { name: String, snapshot: String },
+    CreateRef {
+        name: String,
+        snapshot: String,
+    },
     CrashAfter,
     Corrupt,
     /// Commits a `later` snapshot.

@@ -348,7 +348,10 @@ faults = [
 
         assert_eq!(ask(http.get(&base)).await.1["namespaces"], json!([["a"]]));
         assert_eq!(ask(http.get(format!("{base}?parent=a"))).await.1["namespaces"], json!([["a", "b"]]));
-        assert_eq!(ask(http.get(format!("{base}/a/tables"))).await.1["identifiers"], json!([{"namespace": ["a"], "name": "u"}]));
+        assert_eq!(
+            ask(http.get(format!("{base}/a/tables"))).await.1["identifiers"],
+            json!([{"namespace": ["a"], "name": "u"}])
+        );
         assert_eq!(ask(http.get(format!("{base}/a/tables/u"))).await.0, 404);
 
         let table = format!("{base}/a%1Fb/tables/t");

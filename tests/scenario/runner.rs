@@ -162,12 +162,7 @@ impl Run {
         known.or_else(|| id.parse().ok()).ok_or_else(|| format!("no snapshot {id}"))
     }
 
-    async fn compare(
-        &self,
-        expect: &Expect,
-        ended: &Ended,
-        removed: &BTreeSet<String>,
-    ) -> Result<Vec<String>, String> {
+    async fn compare(&self, expect: &Expect, ended: &Ended, removed: &BTreeSet<String>) -> Result<Vec<String>, String> {
         let mut wrong = Vec::new();
         let mut differ = |what: &str, expected: &dyn std::fmt::Debug, got: &dyn std::fmt::Debug| {
             wrong.push(format!("{what}: expected {expected:?}, got {got:?}"));
@@ -253,7 +248,8 @@ impl Run {
             let metadata = self.catalog.metadata(&table.name).await.unwrap_or_else(|| table.metadata.clone());
             for snapshot in metadata["snapshots"].as_array().into_iter().flatten() {
                 let needs = snapshot["snapshot-id"].as_i64().and_then(|id| table.needs.get(&id));
-                let lost = needs.into_iter().flatten().filter(|one| self.seeded.contains(*one) && !present.contains(*one));
+                let lost =
+                    needs.into_iter().flatten().filter(|one| self.seeded.contains(*one) && !present.contains(*one));
                 let lost: Vec<String> = lost.map(|one| self.world.show(one)).collect();
                 if !lost.is_empty() {
                     wrong.push(format!("DATA LOSS: {} needs {lost:?} for {}", table.name, snapshot["snapshot-id"]));

@@ -23,9 +23,7 @@ pub(crate) fn check(metadata: &Value, requirement: &Value) -> Result<(), Refused
             let name = text(requirement, "ref")?;
             ("ref", &metadata["refs"][name]["snapshot-id"], &requirement["snapshot-id"])
         }
-        "assert-current-schema-id" => {
-            ("schema id", &metadata["current-schema-id"], &requirement["current-schema-id"])
-        }
+        "assert-current-schema-id" => ("schema id", &metadata["current-schema-id"], &requirement["current-schema-id"]),
         "assert-default-spec-id" => ("spec id", &metadata["default-spec-id"], &requirement["default-spec-id"]),
         other => return Err(Refused::Bad(format!("unknown requirement {other}"))),
     };

@@ -407,7 +407,7 @@ mod tests {
             rows: [10, 20, 30],
         };
         for (format, version) in [(1, FormatVersion::V1), (2, FormatVersion::V2), (3, FormatVersion::V3)] {
-            let bytes = manifest_list(format, 7, None, 5, &[listed.clone()]);
+            let bytes = manifest_list(format, 7, None, 5, std::slice::from_ref(&listed));
             let list = ManifestList::parse_with_version(&bytes, version)
                 .unwrap_or_else(|error| panic!("format {format}: {error:?}"));
             let read = &list.entries()[0];

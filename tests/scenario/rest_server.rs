@@ -52,7 +52,7 @@ impl Catalog {
         world: &World,
         buckets: BTreeMap<String, Bucket>,
         clock: Arc<AtomicI64>,
-        faults: Arc<Faults>,
+        faults: &Arc<Faults>,
     ) -> Arc<Self> {
         let tables = world.tables.iter().filter(|table| table.catalogued).map(|table| {
             let entry = Entry {
@@ -67,7 +67,7 @@ impl Catalog {
             tables: Mutex::new(tables.collect()),
             buckets,
             clock,
-            faults: Arc::clone(&faults),
+            faults: Arc::clone(faults),
             crash: Notify::new(),
             applied: AtomicU64::new(0),
             posted: AtomicU64::new(0),
@@ -341,7 +341,7 @@ faults = [
         let faults = Arc::new(Faults::default());
         let bucket = Bucket::new("s3://wh", Arc::clone(&clock), Arc::clone(&faults));
         let buckets = BTreeMap::from([("s3://wh".to_owned(), bucket.clone())]);
-        let catalog = Catalog::new(&world, buckets, clock, Arc::clone(&faults));
+        let catalog = Catalog::new(&world, buckets, clock, &faults);
         let base = format!("http://{}/v1/namespaces", Arc::clone(&catalog).serve().await);
         faults.arm(&scenario.steps[0].faults, &world).unwrap();
         let http = reqwest::Client::new();

@@ -92,7 +92,7 @@ async fn prepare(text: &str) -> Result<(Run, Stage), String> {
         let store = rules.parse(location).map_err(|error| error.to_string())?.store().to_owned();
         buckets[&store].seed(location, bytes.clone(), *at).await;
     }
-    let catalog = Catalog::new(&world, buckets.clone(), Arc::clone(&clock), Arc::clone(&faults));
+    let catalog = Catalog::new(&world, buckets.clone(), Arc::clone(&clock), &faults);
     let address = Arc::clone(&catalog).serve().await;
     let stage = Stage { uri: format!("http://{address}"), clock, faults, folder: tempfile::tempdir().unwrap() };
     let seeded = world.objects.keys().cloned().collect();
@@ -115,7 +115,11 @@ impl Run {
                 }
             }
         }
-        if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        wrong.insert(0, format!("{}: {}", self.scenario.case, self.scenario.title));
+        Err(wrong)
     }
 
     async fn step(
@@ -170,11 +174,9 @@ impl Run {
         let outcomes = ended.outcomes();
         match &expect.outcome {
             None => {}
-            Some(OutcomeSpec::All(word)) => {
-                if outcomes.is_empty() || outcomes.values().any(|got| got != word.as_str()) {
-                    differ("outcome", &word.as_str(), &outcomes);
-                }
-            }
+            Some(OutcomeSpec::All(word))
+                if !outcomes.is_empty() && outcomes.values().all(|got| got == word.as_str()) => {}
+            Some(OutcomeSpec::All(word)) => differ("outcome", &word.as_str(), &outcomes),
             Some(OutcomeSpec::PerTable(words)) => {
                 for (table, word) in words {
                     if outcomes.get(table).map(String::as_str) != Some(word.as_str()) {

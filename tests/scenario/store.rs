@@ -1,4 +1,4 @@
-//! A bucket: object_store's own in-memory store, with modification times of the scenario's choice, faults,
+//! A bucket: `object_store`'s own in-memory store, with modification times of the scenario's choice, faults,
 //! and a record of what was removed.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -86,7 +86,9 @@ fn remove_snapshots(metadata: &mut Value, ids: &[Value]) {
         .filter(|(_, reference)| !has_snapshot(metadata, &reference["snapshot-id"]))
         .map(|(name, _)| name.clone())
         .collect();
-    dangling.iter().for_each(|name| remove_ref(metadata, name));
+    for name in &dangling {
+        remove_ref(metadata, name);
+    }
     let mut kept = Vec::new();
     for entry in metadata["snapshot-log"].as_array().cloned().unwrap_or_default() {
         match has_snapshot(metadata, &entry["snapshot-id"]) {

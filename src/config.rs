@@ -1,7 +1,7 @@
 //! The configuration, valid by construction.
 //!
-//! Text becomes spanned sections ([`raw`]), which become a [`Config`] or a [`ConfigError`] that lists every
-//! problem at once ([`check`]). Defaults are named constants in [`default`]. This is the only module that
+//! Text becomes spanned sections (`raw.rs`), which become a [`Config`] or a [`ConfigError`] that lists every
+//! problem at once (`check.rs`). Defaults are named constants in [`default`]. This is the only module that
 //! reads the environment, and it does so in [`Config::load`] and [`Config::find`] alone.
 
 use std::collections::BTreeMap;
@@ -19,6 +19,7 @@ pub mod default;
 pub mod policy;
 pub mod problem;
 mod raw;
+mod reader;
 
 pub use policy::{
     EffectiveExpire, EffectivePolicy, Exclusive, Mode, OnPrClosed, Pattern, Policy, PolicyExpire, RefRule, Sourced,
@@ -32,7 +33,7 @@ pub struct Config {
     pub file: String,
     /// `[[catalog]]`, names unique, at least one.
     pub catalogs: Vec<CatalogConfig>,
-    /// `[storage."s3://bucket"]`: options by canonical `scheme://authority`, as object_store names them.
+    /// `[storage."s3://bucket"]`: options by canonical `scheme://authority`, as `object_store` names them.
     pub storage: BTreeMap<String, BTreeMap<String, Secret>>,
     /// `[state]`.
     pub state: StateConfig,

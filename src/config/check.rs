@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::raw::{Reader, Section, Span};
+use super::raw::Section;
+use super::reader::{Reader, Span};
 use super::{
     Config, ConfigError, ErasureConfig, ExecutorConfig, ExpireConfig, GuardConfig, HttpConfig, InventoryConfig,
     LimitsConfig, MetricsConfig, OrphansConfig, OutsideLocation, Problem, PullSource, PullSourceKind, PullsConfig,
@@ -80,7 +81,7 @@ impl Floors {
         let Some(age) = section.age(key) else { return or_else };
         let (at, age) = (age.span(), age.into_inner());
         if age < minimum {
-            let message = format!("{key} {age} is below the minimum of {minimum}");
+            let message = format!("{key} {age} is below the minimum of {}h", minimum.0 / Age::hours(1).0);
             let reader = section.reader();
             if self.is_binding {
                 let hint = "only [guard] allow_floor_below_minimum = true allows less";
@@ -133,7 +134,7 @@ fn guard(section: Section<'_>) -> GuardConfig {
 
 fn http(section: Section<'_>) -> HttpConfig {
     let listen: Option<SocketAddr> =
-        section.from_text("listen", "an IP address and a port such as \"127.0.0.1:8080\" or \"[::]:8080\"");
+        section.by_type("listen", "an IP address and a port such as \"127.0.0.1:8080\" or \"[::]:8080\"");
     section.close();
     HttpConfig { listen: listen.unwrap_or(default::HTTP_LISTEN) }
 }
@@ -258,12 +259,10 @@ struct Names(BTreeMap<String, Span>);
 impl Names {
     /// Takes a name, or says on which line it was taken before.
     fn take(&mut self, name: &str, at: &Span, reader: &Reader<'_>) -> Result<(), usize> {
-        match self.0.get(name) {
-            Some(before) => Err(reader.position(before).line),
-            None => {
-                self.0.insert(name.to_owned(), at.clone());
-                Ok(())
-            }
+        if let Some(before) = self.0.get(name) {
+            return Err(reader.position(before).line);
         }
+        self.0.insert(name.to_owned(), at.clone());
+        Ok(())
     }
 }

@@ -24,6 +24,9 @@ pub(super) fn check(line: &str) -> Result<(), String> {
 
 /// Checks the numbers of `5`, `1-5`, `*/10` and `1-20/5`; names of days and months are left to the parser.
 fn check_part(part: &str, name: &str, low: u32, high: u32) -> Result<(), String> {
+    if part.is_empty() {
+        return Err(format!("{name} has an empty part"));
+    }
     let (range, step) = part.split_once('/').map_or((part, None), |(range, step)| (range, Some(step)));
     if let Some(step) = step
         && !step.parse::<u32>().is_ok_and(|step| (1..=high).contains(&step))
@@ -63,13 +66,14 @@ mod tests {
             ("0 1-99 * * *", "hour 99 is not in 0-23"),
             ("0 9-5 * * *", "hour range 9-5 runs backwards"),
             ("99999999999 1 * * *", "minute 99999999999 is not in 0-59"),
+            ("0 1 * * ,", "day of week has an empty part"),
             ("0 3 * *", "4 fields where 5 belong: minute, hour, day of month, month, day of week"),
             ("0 0 3 * * *", "6 fields where 5 belong: minute, hour, day of month, month, day of week"),
             ("@daily", "1 fields where 5 belong: minute, hour, day of month, month, day of week"),
         ] {
             assert_eq!(check(bad), Err(why.to_owned()), "{bad}");
         }
-        for bad in ["0 x * * *", "0 1 * * MOONDAY", "- - - - -", "0 1 * * ,", "é 1 * * *"] {
+        for bad in ["0 x * * *", "0 1 * * MOONDAY", "- - - - -", "é 1 * * *"] {
             assert!(check(bad).is_err(), "{bad}");
         }
     }

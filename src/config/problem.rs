@@ -59,14 +59,9 @@ impl Problem {
     }
 
     fn line(&self, width: usize) -> String {
-        let mut line = format!("{:width$}  {}", self.place(), self.message);
-        if let Some(hint) = &self.hint {
-            line.push_str(&format!(" (hint: {hint})"));
-        }
-        if self.severity == Severity::Warning {
-            line.push_str("      (warning)");
-        }
-        line
+        let hint = self.hint.as_ref().map(|hint| format!(" (hint: {hint})")).unwrap_or_default();
+        let warning = if self.severity == Severity::Warning { "      (warning)" } else { "" };
+        format!("{:width$}  {}{hint}{warning}", self.place(), self.message)
     }
 
     /// All of them below each other, each indented, places in one column, in the order of the file.

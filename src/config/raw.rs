@@ -5,119 +5,16 @@
 //! Texts are quoted in messages as the file has them, so that what `${ENV}` stands for is never printed.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
-use std::ops::{Range, RangeBounds};
+use std::ops::RangeBounds;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::problem::{Position, Problem, Severity};
-use super::{Secret, Sources};
+use super::Secret;
+use super::reader::{Reader, Span};
 use crate::model::Age;
-
-/// A place in the text, in bytes.
-pub(super) type Span = Range<usize>;
-
-/// Takes the problems of one file.
-pub(super) struct Reader<'a> {
-    text: &'a str,
-    file: &'a str,
-    pub(super) sources: &'a Sources<'a>,
-    problems: RefCell<Vec<Problem>>,
-    /// Every key that was asked for, as `section.key`, and those of them that the file has.
-    asked: RefCell<BTreeSet<String>>,
-    present: RefCell<BTreeSet<String>>,
-}
-
-impl<'a> Reader<'a> {
-    pub(super) fn new(text: &'a str, file: &'a str, sources: &'a Sources<'a>) -> Self {
-        Self {
-            text,
-            file,
-            sources,
-            problems: RefCell::default(),
-            asked: RefCell::default(),
-            present: RefCell::default(),
-        }
-    }
-
-    /// The file, as it was named.
-    pub(super) fn file(&self) -> &'a str {
-        self.file
-    }
-
-    pub(super) fn position(&self, at: &Span) -> Position {
-        Position::of(self.text, at.start)
-    }
-
-    pub(super) fn error(&self, at: &Span, message: impl Into<String>) {
-        self.add(Severity::Error, at, message.into(), None);
-    }
-
-    pub(super) fn error_with_hint(&self, at: &Span, message: impl Into<String>, hint: impl Into<String>) {
-        self.add(Severity::Error, at, message.into(), Some(hint.into()));
-    }
-
-    pub(super) fn warning(&self, at: &Span, message: impl Into<String>, hint: impl Into<String>) {
-        self.add(Severity::Warning, at, message.into(), Some(hint.into()));
-    }
-
-    fn add(&self, severity: Severity, at: &Span, message: String, hint: Option<String>) {
-        let problem = Problem { severity, file: self.file.to_owned(), at: self.position(at), message, hint };
-        self.problems.borrow_mut().push(problem);
-    }
-
-    /// All problems in the order of the file.
-    pub(super) fn into_problems(self) -> Vec<Problem> {
-        let mut problems = self.problems.into_inner();
-        problems.sort_by_key(|problem| problem.at);
-        problems
-    }
-
-    /// The keys that the file could have and has not.
-    #[cfg(test)]
-    pub(super) fn absent(&self) -> Vec<String> {
-        self.asked.borrow().difference(&self.present.borrow()).cloned().collect()
-    }
-
-    /// Replaces `${NAME}`; `$${` stands for `${`.
-    fn expand(&self, raw: &str, at: &Span) -> Option<String> {
-        let mut out = String::with_capacity(raw.len());
-        let mut rest = raw;
-        let mut is_good = true;
-        while let Some(dollar) = rest.find("${") {
-            if rest[..dollar].ends_with('$') {
-                out.push_str(&rest[..dollar - 1]);
-                out.push_str("${");
-                rest = &rest[dollar + 2..];
-                continue;
-            }
-            out.push_str(&rest[..dollar]);
-            let after = &rest[dollar + 2..];
-            let Some((name, tail)) = after.split_once('}') else {
-                self.error_with_hint(at, "`${` without its `}`", "write $${ for the two characters themselves");
-                return None;
-            };
-            rest = tail;
-            if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-                // What stands there may be a secret that nobody meant as a name.
-                let message = "the name of a variable is made of letters, digits and `_`";
-                self.error_with_hint(at, message, "write $${ for the two characters themselves");
-                is_good = false;
-            } else if let Some(value) = (self.sources.env)(name) {
-                out.push_str(&value);
-            } else {
-                let hint = format!("set it, or write $${{{name}}} for the text itself");
-                self.error_with_hint(at, format!("the environment has no variable {name}"), hint);
-                is_good = false;
-            }
-        }
-        out.push_str(rest);
-        is_good.then_some(out)
-    }
-}
 
 /// A text of the file.
 pub(super) struct Text {
@@ -216,27 +113,37 @@ impl<'a> Section<'a> {
     pub(super) fn value(&self, key: &str) -> Option<&'a Spanned<DeValue<'a>>> {
         let path = if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) };
         let value = self.table.and_then(|table| table.get(key));
-        if value.is_some() {
-            self.reader.present.borrow_mut().insert(path.clone());
-        }
-        self.reader.asked.borrow_mut().insert(path);
+        self.reader.note(path, value.is_some());
         self.asked.borrow_mut().push(key.to_owned());
         value
     }
 
-    /// All keys with their values, for sections whose keys are free.
+    /// All keys with their values in the order of the file, for sections whose keys are free.
     pub(super) fn entries(&self) -> Vec<(Spanned<&'a str>, &'a Spanned<DeValue<'a>>)> {
         let entries = self.table.into_iter().flatten();
-        let named = entries.map(|(key, value)| {
-            let name: &'a str = key.get_ref();
-            self.asked.borrow_mut().push(name.to_owned());
-            (Spanned::new(key.span(), name), value)
-        });
-        named.collect()
+        let mut named: Vec<_> = entries
+            .map(|(key, value)| {
+                let name: &'a str = key.get_ref();
+                self.asked.borrow_mut().push(name.to_owned());
+                (Spanned::new(key.span(), name), value)
+            })
+            .collect();
+        named.sort_by_key(|(key, _)| key.span().start);
+        named
+    }
+
+    /// How messages call a table under this key.
+    fn name_below(&self, key: &str) -> String {
+        let is_bare = key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
+        match (self.path.is_empty(), is_bare) {
+            (true, _) => format!("[{key}]"),
+            (false, true) => format!("{} {key}", self.name),
+            (false, false) => format!("[{}.{key:?}]", self.path),
+        }
     }
 
     pub(super) fn section(&self, key: &str) -> Self {
-        let name = if self.path.is_empty() { format!("[{key}]") } else { format!("{} {key}", self.name) };
+        let name = self.name_below(key);
         let value = self.value(key);
         let table = value.and_then(|value| match value.get_ref() {
             DeValue::Table(table) => Some(table),
@@ -251,7 +158,7 @@ impl<'a> Section<'a> {
 
     /// The tables of an array; `None` where the key is not there.
     pub(super) fn sections(&self, key: &str) -> Option<Vec<Self>> {
-        let name = if self.path.is_empty() { format!("[[{key}]]") } else { format!("{} {key}", self.name) };
+        let name = if self.path.is_empty() { format!("[[{key}]]") } else { self.name_below(key) };
         let value = self.value(key)?;
         let DeValue::Array(items) = value.get_ref() else {
             let expected = if self.path.is_empty() {
@@ -404,7 +311,7 @@ impl<'a> Section<'a> {
     }
 
     /// A text that is read by its type.
-    pub(super) fn from_text<T: FromStr>(&self, key: &str, expected: &str) -> Option<T> {
+    pub(super) fn by_type<T: FromStr>(&self, key: &str, expected: &str) -> Option<T> {
         self.parsed(key, expected, |text| text.parse().ok()).map(Spanned::into_inner)
     }
 
@@ -441,7 +348,7 @@ impl<'a> Section<'a> {
         let read = content.map(|content| content.trim_end_matches(['\r', '\n']).to_owned());
         match read {
             Ok(secret) if secret.is_empty() => {
-                self.reader.error(&file.at, format!("{}: the file is empty", file.shown()))
+                self.reader.error(&file.at, format!("{}: the file is empty", file.shown()));
             }
             Ok(secret) => return Some(Spanned::new(file.at, Secret::new(secret))),
             Err(error) => self.reader.error(&file.at, format!("{}: cannot read it: {error}", file.shown())),

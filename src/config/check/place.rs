@@ -6,7 +6,8 @@ use toml::de::DeValue;
 use url::Url;
 
 use crate::config::Secret;
-use crate::config::raw::{Reader, Section, Text};
+use crate::config::raw::{Section, Text};
+use crate::config::reader::Reader;
 use crate::model::LocationRules;
 
 /// What a relative path is relative to.
@@ -88,7 +89,7 @@ pub(super) fn database(reader: &Reader<'_>, key: &str, text: &Text) -> Option<Se
         return Some(Secret::new(text.value.clone()));
     }
     // The path is percent-decoded when the database is opened; the folder stands for itself.
-    let folder = folder(reader, text)?.replace('%', "%25").replace('?', "%3F");
+    let folder = folder(reader, text)?.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
     Some(Secret::new(format!("sqlite://{}{options}", join(&folder, path))))
 }
 

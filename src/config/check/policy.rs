@@ -75,17 +75,19 @@ fn rule(section: Section<'_>, kind: RefKind) -> Option<RefRule> {
     let actions = [("keep", OnPrClosed::Keep), ("report", OnPrClosed::Report), ("drop", OnPrClosed::Drop)];
     let age = |key| section.age(key).map(Spanned::into_inner);
     let is_branch = kind == RefKind::Branch;
-    let rule = name.map(|name| RefRule {
-        name: Pattern::new(name.value),
+    // Made even without a name, so that its other keys are checked.
+    let has_name = name.is_some();
+    let rule = RefRule {
+        name: Pattern::new(name.map(|name| name.value).unwrap_or_default()),
         max_age: age("max_age"),
         max_lifetime: age("max_lifetime"),
         on_pr_closed: if is_branch { section.choice("on_pr_closed", &actions) } else { None },
         protected: section.boolean("protected"),
         retain_last: if is_branch { section.number("retain_last", 1.., "1 or more") } else { None },
         set_retention: section.boolean("set_retention"),
-    });
+    };
     section.close();
-    rule
+    has_name.then_some(rule)
 }
 
 fn exclusive(section: Section<'_>) -> Option<Exclusive> {

@@ -12,7 +12,7 @@ use crate::config::raw::{Section, Text, closest, did_you_mean};
 use crate::config::{CatalogConfig, CatalogKind, Secret, StateConfig, default};
 use crate::model::LocationRules;
 
-/// Options of an S3 store that people write, for suggestions; object_store knows more.
+/// Options of an S3 store that people write, for suggestions; `object_store` knows more.
 const S3_OPTIONS: [&str; 38] = [
     "access_key_id",
     "allow_http",
@@ -181,7 +181,7 @@ fn options(section: Section<'_>) -> BTreeMap<String, Secret> {
     let mut options = BTreeMap::new();
     for (key, value) in section.entries() {
         let name = *key.get_ref();
-        // Some options of object_store end in `_file` themselves.
+        // Some options of `object_store` end in `_file` themselves.
         let from_file = name.strip_suffix("_file").filter(|_| AmazonS3ConfigKey::from_str(name).is_err());
         let option = from_file.unwrap_or(name);
         let Ok(known) = AmazonS3ConfigKey::from_str(option) else {

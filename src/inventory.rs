@@ -6,3 +6,4 @@
 pub mod avro;
 pub mod manifests;
 pub mod reach;
+pub mod world;

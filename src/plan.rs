@@ -4,10 +4,12 @@
 //! the same input gives the same bytes out.
 
 pub mod cleanup;
+pub mod expire;
 pub mod retention;
 pub mod roots;
 pub mod values;
 
-pub use cleanup::{Candidate, CleanupPlan, KeptFile};
+pub use cleanup::{CleanupPlan, KeptFile};
+pub use expire::ExpirePlan;
 pub use retention::{ExpiredBecause, RefDecision, RefVerdict, RetentionPlan, SnapshotDecision, SnapshotVerdict};
 pub use values::{ExpireValues, Source, Sourced};

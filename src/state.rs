@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions, AnyRow};
 use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
-use sqlx::{Any, AnyPool, Executor, Row, SqlSafeStr, Transaction};
+use sqlx::{Any, AnyConnection, AnyPool, Connection, Executor, Row, SqlSafeStr, Transaction};
 use uuid::Uuid;
 
 use crate::config::Secret;
@@ -35,6 +35,8 @@ mod plan_store;
 mod plans;
 mod roots;
 mod runs;
+#[cfg(test)]
+mod tests;
 
 pub use audit::AuditRow;
 pub use error::StateError;
@@ -47,14 +49,11 @@ pub use list_file::{Entry, Line, ListError, ListFile, ListReader, ListWriter, Re
 pub use marks::{MarkFilter, MarkList, MarkStatus};
 pub use plan_store::{Plans, PlansError};
 pub use plans::{Bound, Confirmation, PlanRecord};
-pub use roots::TableRoots;
 pub use runs::Run;
 
 use lock::LockFile;
 use place::Place;
 
-/// Writers of SQLite wait for each other this long before they give up.
-const BUSY_TIMEOUT_MS: u32 = 10_000;
 /// One writes while others read; more would only wait.
 const CONNECTIONS: u32 = 4;
 
@@ -76,24 +75,21 @@ impl State {
         sqlx::any::install_default_drivers();
         let options: AnyConnectOptions =
             place.url().parse().map_err(|error: sqlx::Error| StateError::BadUrl { reason: error.to_string() })?;
-        let pragmas = format!(
-            "PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
-             PRAGMA foreign_keys = ON"
-        );
+        let failed = |error| StateError::from_sqlx(&place.database, "open it", &error);
+        // By itself first: a pool takes a connection that cannot be set up for one that may get better, and
+        // tries again for half a minute.
+        let mut first = AnyConnection::connect_with(&options).await.map_err(failed)?;
+        set_up(&mut first).await.map_err(failed)?;
         let pool = AnyPoolOptions::new()
             .max_connections(CONNECTIONS)
-            .after_connect(move |connection, _| {
-                let pragmas = sqlx::AssertSqlSafe(pragmas.clone());
-                Box::pin(async move { connection.execute(sqlx::raw_sql(pragmas)).await.map(drop) })
-            })
+            .after_connect(|connection, _| Box::pin(set_up(connection)))
             .connect_with(options)
             .await
-            .map_err(|error| StateError::from_sqlx(&place.database, "open it", &error))?;
+            .map_err(failed)?;
+        first.close().await.map_err(failed)?;
         let state = Self { pool, place: Arc::new(place) };
         state.migrate().await?;
-        // A file that cannot be written opens without complaint, and would fail at the first intent only.
-        let probe = state.write("write to it").await?;
-        probe.rollback().await.map_err(state.failed("write to it"))?;
+        state.probe().await?;
         drop(opening);
         Ok(state)
     }
@@ -131,6 +127,16 @@ impl State {
         })
     }
 
+    /// A file that cannot be written opens without complaint, and would fail at the first intent only. The
+    /// statement changes nothing, but needs the right to write.
+    async fn probe(&self) -> Result<(), StateError> {
+        sqlx::query("UPDATE leases SET token = token WHERE name = ''")
+            .execute(&self.pool)
+            .await
+            .map(drop)
+            .map_err(self.failed("write to it"))
+    }
+
     /// A transaction that will write. It takes SQLite's write lock at once: one that reads first and writes
     /// later is refused, without waiting, if somebody wrote in between.
     async fn write(&self, doing: &'static str) -> Result<Transaction<'static, Any>, StateError> {
@@ -141,6 +147,13 @@ impl State {
     fn failed(&self, doing: &'static str) -> impl Fn(sqlx::Error) -> StateError + '_ {
         move |error| StateError::from_sqlx(&self.place.database, doing, &error)
     }
+}
+
+/// What each connection must be told. WAL lets others read while one writes; FULL puts each commit on the disk.
+async fn set_up(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
+    let pragmas = "PRAGMA busy_timeout = 10000; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; \
+                   PRAGMA foreign_keys = ON";
+    connection.execute(sqlx::raw_sql(pragmas)).await.map(drop)
 }
 
 /// Levels of a namespace as one column.
@@ -195,6 +208,13 @@ fn count(row: &AnyRow, column: &str) -> Result<u64, sqlx::Error> {
 
 fn number(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// Lower-case hex.
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |half: u8| char::from(DIGITS[usize::from(half)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]).collect()
 }
 
 /// A word of a closed set that the database has and this version does not know.

@@ -12,8 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::stream::{self, StreamExt};
 
 use super::manifests::{self, ManifestContent, ManifestCounts, ManifestRef, Status, Unreadable};
-use crate::model::{FileKind, Fingerprint, ManifestSource, Snapshot, SnapshotId, TableState};
-use crate::plan::Candidate;
+use crate::model::{Candidate, FileKind, Fingerprint, ManifestSource, Snapshot, SnapshotId, TableState};
 use crate::state::Retained;
 use crate::storage::{Storage, StorageError};
 

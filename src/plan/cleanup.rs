@@ -6,20 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::roots::Place;
 use crate::config::OutsideLocation;
-use crate::model::{FileKind, Location, LocationRules};
-
-/// A file that only expired snapshots use.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Candidate {
-    /// What it is.
-    pub kind: FileKind,
-    /// As the table has it.
-    pub location: String,
-    /// What a manifest says its size is, for the plan's text only: some writers record wrong sizes.
-    pub recorded_size: Option<u64>,
-    /// The commit of the plan after which nothing uses it, counted from 0.
-    pub step: u32,
-}
+use crate::model::{Candidate, Location, LocationRules};
 
 /// One decision per candidate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -103,6 +90,7 @@ pub fn kept(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::FileKind;
 
     #[test]
     fn each_candidate_has_one_decision_with_its_reason() {

@@ -1,60 +1,10 @@
-//! Which folders belong to a table, and whether they are its alone (safety rule 6).
+//! Whether a table's folders are its alone (safety rule 6).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use uuid::Uuid;
 
-use crate::model::{BadLocation, LocationRules, Root, TableName, TableState};
-
-/// Properties that redirect new files. The first two are current; the others are older names, under which
-/// files of old tables still lie.
-const PATH_PROPERTIES: [&str; 4] =
-    ["write.data.path", "write.metadata.path", "write.folder-storage.path", "write.object-storage.path"];
-
-/// A table's folders.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TableRoots {
-    /// Which table.
-    pub table: TableName,
-    /// Its uuid, where it has one and is known.
-    pub uuid: Option<Uuid>,
-    /// Its location, data and metadata paths, and former locations.
-    pub roots: BTreeSet<Root>,
-}
-
-/// The folders of a table: its location, its data and metadata paths, and the former locations that its
-/// metadata log and its current metadata file tell.
-pub fn roots_of(
-    state: &TableState,
-    metadata_location: &str,
-    rules: &LocationRules,
-) -> Result<BTreeSet<Root>, BadLocation> {
-    let mut roots = BTreeSet::from([rules.root(&state.location)?]);
-    for name in PATH_PROPERTIES {
-        if let Some(path) = state.property(name) {
-            // The specification lets the value be relative to the table's location.
-            let root = match rules.root(path) {
-                Ok(root) => root,
-                Err(_) => rules.root(&format!("{}/{path}", state.location))?,
-            };
-            roots.insert(root);
-        }
-    }
-    let logged = state.metadata_log.iter().map(|entry| entry.location.as_str());
-    for file in logged.chain([metadata_location]) {
-        let location = rules.parse(file)?;
-        if !roots.iter().any(|root| root.contains(&location)) {
-            roots.insert(root_of_metadata_file(file, rules)?);
-        }
-    }
-    Ok(roots)
-}
-
-/// The folder above the metadata folder of this file, or the file's own folder where that has another name.
-pub fn root_of_metadata_file(file: &str, rules: &LocationRules) -> Result<Root, BadLocation> {
-    let folder = file.rsplit_once('/').map_or(file, |(folder, _)| folder);
-    rules.root(folder.strip_suffix("/metadata").unwrap_or(folder))
-}
+use crate::model::{Root, TableName, TableRoots};
 
 /// Where a table may delete, and whose references count beside its own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -124,16 +74,10 @@ pub fn place(this: &TableRoots, all: &[TableRoots], exclusive: &BTreeSet<Uuid>) 
     Ok(place)
 }
 
-/// All tables' roots by table, for looking one up.
-pub fn by_table(all: &[TableRoots]) -> BTreeMap<&TableName, &TableRoots> {
-    all.iter().map(|roots| (&roots.table, roots)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::table::tests::empty_table;
-    use crate::model::{MetadataLogEntry, Timestamp};
+    use crate::model::LocationRules;
 
     fn rules() -> LocationRules {
         LocationRules::default()
@@ -142,6 +86,7 @@ mod tests {
     fn table(name: &str, uuid: u128, roots: &[&str]) -> TableRoots {
         TableRoots {
             table: TableName { catalog: "c".into(), namespace: vec!["db".into()], name: name.into() },
+            metadata_location: String::new(),
             uuid: (uuid > 0).then(|| Uuid::from_u128(uuid)),
             roots: roots.iter().map(|root| rules().root(root).unwrap()).collect(),
         }
@@ -149,22 +94,6 @@ mod tests {
 
     fn texts(roots: &BTreeSet<Root>) -> Vec<&str> {
         roots.iter().map(Root::as_str).collect()
-    }
-
-    #[test]
-    fn a_tables_folders_are_its_location_its_paths_and_its_former_locations() {
-        let mut state = empty_table();
-        state.properties.insert("write.data.path".into(), "s3a://data/t/".into());
-        state.properties.insert("write.metadata.path".into(), "meta".into());
-        let log =
-            ["s3://old/db/t/metadata/1.metadata.json", "s3://wh/db/t/metadata/2.metadata.json", "s3://odd/m/3.json"];
-        state.metadata_log =
-            log.iter().map(|file| MetadataLogEntry { at: Timestamp(0), location: (*file).into() }).collect();
-        let roots = roots_of(&state, "s3://wh/db/t/meta/4.metadata.json", &rules()).unwrap();
-        assert_eq!(
-            texts(&roots),
-            ["s3://data/t/", "s3://odd/m/", "s3://old/db/t/", "s3://wh/db/t/", "s3://wh/db/t/meta/"]
-        );
     }
 
     #[test]

@@ -67,8 +67,7 @@ impl<T> Sourced<T> {
     }
 }
 
-/// All that the retention plan needs beside the table: kept with the intent of a commit, so that the plan
-/// can be run again on the metadata that the commit really replaced (safety rule 10).
+/// All that the retention plan needs beside the table, resolved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpireValues {
     /// Read once.
@@ -86,7 +85,7 @@ pub struct ExpireValues {
 }
 
 /// What an operator asked for.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Request {
     /// `--older-than`.
     pub older_than: Option<Age>,
@@ -97,7 +96,7 @@ pub struct Request {
 }
 
 /// What the configuration says about a table.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Configured {
     /// From a policy, with the pattern that it comes from.
     pub policy_older_than: Option<Sourced<Age>>,
@@ -113,6 +112,18 @@ pub struct Configured {
     pub floor: Age,
 }
 
+/// What the values of a table are resolved from: kept with the intent of a commit, so that the plan can be made
+/// again on the metadata that the commit really replaced (safety rule 10).
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Inputs {
+    /// What an operator asked for.
+    pub request: Request,
+    /// What the configuration says.
+    pub configured: Configured,
+    /// Read once.
+    pub now: Timestamp,
+}
+
 /// A table property that should be a number is none. Java refuses the operation too.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("table property {name} = {value:?} is not a whole number; set or remove it")]
@@ -124,12 +135,8 @@ pub struct BadProperty {
 }
 
 /// Resolves every value for this table.
-pub fn resolve(
-    state: &TableState,
-    request: &Request,
-    configured: &Configured,
-    now: Timestamp,
-) -> Result<ExpireValues, BadProperty> {
+pub fn resolve(state: &TableState, inputs: &Inputs) -> Result<ExpireValues, BadProperty> {
+    let Inputs { request, configured, now } = inputs;
     let number = |name: &'static str| -> Result<Option<Sourced<i64>>, BadProperty> {
         let Some(value) = state.property(name) else { return Ok(None) };
         let parsed = value.parse().map_err(|_| BadProperty { name, value: value.to_owned() })?;
@@ -152,7 +159,7 @@ pub fn resolve(
     let older_than =
         if older_than.value < configured.floor { Sourced::new(configured.floor, Source::Floor) } else { older_than };
     Ok(ExpireValues {
-        now,
+        now: *now,
         older_than,
         retain_last,
         max_ref_age,
@@ -207,7 +214,7 @@ mod tests {
                 retain_last: 1,
                 floor: day(1),
             };
-            let values = resolve(&state, &request, &configured, Timestamp(0)).unwrap();
+            let values = resolve(&state, &Inputs { request, configured, now: Timestamp(0) }).unwrap();
             assert_eq!(values.older_than, Sourced::new(day(value), source));
         }
     }
@@ -225,7 +232,8 @@ mod tests {
                 retain_last: 1,
                 floor: Age::hours(1),
             };
-            let error = resolve(&state, &Request::default(), &configured, Timestamp(0)).unwrap_err();
+            let inputs = Inputs { request: Request::default(), configured, now: Timestamp(0) };
+            let error = resolve(&state, &inputs).unwrap_err();
             assert_eq!(error, BadProperty { name, value: "5 days".to_owned() });
         }
     }

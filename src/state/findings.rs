@@ -9,7 +9,7 @@ use sqlx::Row;
 use sqlx::any::AnyRow;
 use uuid::Uuid;
 
-use super::{State, StateError, UnknownWord, json, namespace, parsed, table, time, time_or_none, uuid_or_none};
+use super::{State, StateError, UnknownWord, hex, json, namespace, parsed, table, time, time_or_none, uuid_or_none};
 use crate::model::{RefName, TableName, Timestamp};
 
 /// What is wrong.
@@ -33,7 +33,8 @@ pub enum FindingKind {
 }
 
 impl FindingKind {
-    const ALL: [Self; 7] = [
+    /// All kinds.
+    pub const ALL: [Self; 7] = [
         Self::UnplannedRemoval,
         Self::NoPredecessor,
         Self::SharedLocation,
@@ -143,10 +144,9 @@ impl Observation {
     }
 
     /// Short and stable: made of what the finding is about. `length` hex digits, 64 at most.
-    fn id(&self, length: usize) -> String {
+    pub(super) fn id(&self, length: usize) -> String {
         let key = format!("{}\n{}\n{}", self.kind, self.subject(), self.ref_text());
-        let hex: String = Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("f-{}", &hex[..length])
+        format!("f-{}", &hex(&Sha256::digest(key))[..length])
     }
 }
 

@@ -18,7 +18,7 @@ use sqlx::Row;
 use sqlx::any::AnyRow;
 use zstd::stream::{Decoder, Encoder};
 
-use super::count;
+use super::{count, hex};
 use crate::model::{FileKind, ObjectFacts};
 
 /// The format that is written, and the only one that is read.
@@ -313,7 +313,7 @@ impl ListReader {
         let mut header = header.ok_or_else(|| malformed("the file is empty".to_owned()))?;
         // Not `remove`: that would put the last key in the place of the first.
         let format = header.shift_remove("format").unwrap_or(Value::Null);
-        if format != Value::from(FORMAT) {
+        if format != FORMAT {
             return Err(ListError::UnknownFormat { location: expected.location.clone(), format });
         }
         reader.header = header;
@@ -357,7 +357,6 @@ impl ListReader {
         let line = self.read_line()?;
         match &line {
             Some(Line::Entry(_)) => self.objects += 1,
-            Some(Line::Retained(_)) => {}
             None if self.objects != self.expected.objects => {
                 return Err(ListError::WrongCount {
                     location: self.expected.location.clone(),
@@ -365,7 +364,7 @@ impl ListReader {
                     found: self.objects,
                 });
             }
-            None => {}
+            Some(Line::Retained(_)) | None => {}
         }
         Ok(line)
     }
@@ -384,6 +383,124 @@ impl Iterator for ListReader {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::Timestamp;
+
+    fn data(location: &str) -> Entry {
+        Entry { kind: FileKind::Data, location: location.into(), facts: None, recorded_size: Some(10) }
+    }
+
+    fn written() -> (Bytes, ListFile) {
+        let entries = vec![data("s3://b/b"), data("s3://b/a"), Entry { kind: FileKind::Manifest, ..data("s3://b/0") }];
+        let retained = [Retained { location: "s3://b/r".into(), length: 7 }];
+        ListWriter::write_all(&json!({ "id": "m-1", "table": "t" }), entries, &retained, "file:///p/l.zst").unwrap()
+    }
+
+    #[test]
+    fn objects_come_out_in_the_order_of_deletion() {
+        let (bytes, list) = written();
+        let reader = ListReader::open(bytes, &list).unwrap();
+        assert_eq!(reader.header::<Value>().unwrap(), json!({ "id": "m-1", "table": "t" }));
+        let (entries, retained) = reader.read_all().unwrap();
+        let order: Vec<_> = entries.iter().map(|entry| (entry.kind, entry.location.as_str())).collect();
+        assert_eq!(
+            order,
+            [(FileKind::Data, "s3://b/a"), (FileKind::Data, "s3://b/b"), (FileKind::Manifest, "s3://b/0")]
+        );
+        assert_eq!(retained, [Retained { location: "s3://b/r".into(), length: 7 }]);
+        assert_eq!((list.objects, list.bytes), (3, 30));
+    }
+
+    #[test]
+    fn the_writer_takes_no_object_out_of_order_or_twice() {
+        let mut writer = ListWriter::new(&json!({})).unwrap();
+        writer.entry(&data("s3://b/b")).unwrap();
+        for bad in [data("s3://b/b"), data("s3://b/a")] {
+            assert!(matches!(writer.entry(&bad), Err(ListError::NotSorted { .. })), "{}", bad.location);
+        }
+        writer.retained(&Retained { location: "s3://b/r".into(), length: 7 }).unwrap();
+        assert!(matches!(writer.entry(&data("s3://b/c")), Err(ListError::NotSorted { .. })));
+        assert_eq!(writer.finish("l").unwrap().1.objects, 1);
+        for bad in [json!([]), json!(1), json!({ "format": 2 })] {
+            assert!(matches!(ListWriter::new(&bad), Err(ListError::Encode { .. })), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_file_with_one_bit_flipped_anywhere_is_not_believed() {
+        let (bytes, list) = written();
+        for at in 0..bytes.len() {
+            let mut flipped = bytes.to_vec();
+            flipped[at] ^= 1 << (at % 8);
+            let outcome = ListReader::open(flipped.into(), &list);
+            assert!(matches!(outcome, Err(ListError::WrongChecksum { .. })), "byte {at}");
+        }
+        let shorter = ListReader::open(bytes.slice(1..), &list).unwrap_err().to_string();
+        assert!(shorter.contains("file:///p/l.zst was changed"), "{shorter}");
+    }
+
+    #[test]
+    fn a_count_that_differs_from_the_state_is_an_error_after_the_last_line() {
+        let (bytes, list) = written();
+        let wrong = ListFile { objects: 2, ..list };
+        let lines: Vec<_> = ListReader::open(bytes, &wrong).unwrap().collect();
+        assert_eq!(lines.len(), 5);
+        assert!(matches!(lines[4], Err(ListError::WrongCount { expected: 2, found: 3, .. })), "{:?}", lines[4]);
+    }
+
+    #[test]
+    fn what_is_no_list_file_is_told_by_line() {
+        for (text, words) in [
+            ("", "line 1: the file is empty"),
+            ("[]\n", "line 1: invalid type"),
+            ("{\"format\":2}\n", "has format 2"),
+            ("{}\n", "has format null"),
+            ("{\"format\":1}\n{\"entry\":{}}\n", "line 2: missing field"),
+            ("{\"format\":1}\n{\"entry\":{\"kind\":\"data\",\"location\":\"x\"", "line 2: EOF"),
+        ] {
+            let bytes = Bytes::from(zstd::encode_all(text.as_bytes(), 0).unwrap());
+            let list = ListFile { location: "l".into(), sha256: hex(&Sha256::digest(&bytes)), objects: 0, bytes: 0 };
+            let error = ListReader::open(bytes, &list).and_then(ListReader::read_all).unwrap_err().to_string();
+            assert!(error.contains(words), "{text:?}: {error}");
+        }
+        let bytes = Bytes::from_static(b"not zstd");
+        let list = ListFile { location: "l".into(), sha256: hex(&Sha256::digest(&bytes)), objects: 0, bytes: 0 };
+        assert!(matches!(ListReader::open(bytes, &list), Err(ListError::Malformed { line: 1, .. })));
+    }
+
+    fn entries() -> impl Strategy<Value = Vec<Entry>> {
+        let facts = (any::<u64>(), proptest::option::of(any::<i64>()), proptest::option::of(".*"))
+            .prop_map(|(size, modified, etag)| ObjectFacts { size, modified: modified.map(Timestamp), etag });
+        let entry = (0..FileKind::ALL.len(), ".*", proptest::option::of(facts), proptest::option::of(any::<u64>()))
+            .prop_map(|(kind, location, facts, recorded_size)| Entry {
+                kind: FileKind::ALL[kind],
+                location,
+                facts,
+                recorded_size,
+            });
+        proptest::collection::vec(entry, 0..40)
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(
+            entries in entries(),
+            retained in proptest::collection::vec((".*", any::<u64>()), 0..10),
+        ) {
+            let retained: Vec<_> =
+                retained.into_iter().map(|(location, length)| Retained { location, length }).collect();
+            let (bytes, list) = ListWriter::write_all(&json!({ "a": 1 }), entries.clone(), &retained, "l").unwrap();
+            let (read, manifests) = ListReader::open(bytes, &list).unwrap().read_all().unwrap();
+            prop_assert_eq!(manifests, retained);
+            prop_assert_eq!(list.objects, read.len() as u64);
+            prop_assert!(read.windows(2).all(|pair| pair[0].order() < pair[1].order()));
+            prop_assert!(read.iter().all(|entry| entries.contains(entry)));
+            prop_assert!(entries.iter().all(|entry| read.iter().any(|other| other.order() == entry.order())));
+        }
+    }
 }

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
 use super::lock::LockFile;
-use super::{Hold, HoldScope, Keep, ListError, ListFile, ListReader, State, StateError};
+use super::{Hold, HoldScope, Keep, ListError, ListFile, ListReader, State, StateError, hex};
 use crate::storage::{Storage, StorageError, StorageErrorKind};
 
 const KEEPS: &str = "keeps.json";
@@ -194,7 +194,7 @@ impl Plans {
 
     /// Two processes that change a mirror at once would lose one of the changes.
     async fn lock(&self, state: &State) -> Result<LockFile, PlansError> {
-        let store: String = Sha256::digest(&self.prefix).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let store = hex(&Sha256::digest(&self.prefix)[..8]);
         Ok(LockFile::wait(&state.place.lock_file(&format!("_plans-{store}"))).await?)
     }
 

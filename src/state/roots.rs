@@ -5,24 +5,9 @@ use std::collections::BTreeSet;
 
 use sqlx::Row;
 use sqlx::any::AnyRow;
-use uuid::Uuid;
 
 use super::{State, StateError, from_json, json, namespace, table, uuid_or_none};
-use crate::model::TableName;
-use crate::model::location::Root;
-
-/// A table's folders as last seen.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TableRoots {
-    /// Which table.
-    pub table: TableName,
-    /// The metadata file they were read from.
-    pub metadata_location: String,
-    /// The table's uuid; `None` if its metadata has none.
-    pub uuid: Option<Uuid>,
-    /// Location, data path, metadata path, former locations.
-    pub roots: Vec<Root>,
-}
+use crate::model::{TableName, TableRoots};
 
 impl State {
     /// Remembers a table's folders, in the place of what was known of it.
@@ -51,7 +36,7 @@ impl State {
             .bind(catalog)
             .fetch_all(&self.pool)
             .await
-            .and_then(|rows| rows.iter().map(TableRoots::from_row).collect());
+            .and_then(|rows| rows.iter().map(from_row).collect());
         rows.map_err(self.failed("read the tables' folders"))
     }
 
@@ -80,13 +65,11 @@ impl State {
     }
 }
 
-impl TableRoots {
-    fn from_row(row: &AnyRow) -> Result<Self, sqlx::Error> {
-        Ok(Self {
-            table: table(row)?,
-            metadata_location: row.try_get("metadata_location")?,
-            uuid: uuid_or_none(row, "uuid")?,
-            roots: from_json(row, "roots")?,
-        })
-    }
+fn from_row(row: &AnyRow) -> Result<TableRoots, sqlx::Error> {
+    Ok(TableRoots {
+        table: table(row)?,
+        metadata_location: row.try_get("metadata_location")?,
+        uuid: uuid_or_none(row, "uuid")?,
+        roots: from_json(row, "roots")?,
+    })
 }

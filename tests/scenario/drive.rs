@@ -2,13 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
-use icewarden::model::Timestamp;
+use icewarden::clock::Clock;
+use icewarden::config::{Config, Pattern, Sources};
+use icewarden::model::{Age, SnapshotId, Timestamp};
+use icewarden::report::{Job, RunReport};
+use icewarden::run::{self, Lake, RunError, RunRequest};
+use icewarden::storage::Storage;
 
 use super::faults::Faults;
-use super::format::Step;
+use super::format::{JobWord, Step};
 use super::rest_server::Catalog;
 use super::store::Bucket;
 
@@ -93,19 +99,85 @@ impl fmt::Display for Ended {
 }
 
 impl Stage {
-    /// Runs a step's job on a newly opened lake; an error says what of the scenario cannot be driven.
+    /// Runs a step's job on a newly opened lake, as a new process would; an error says what of the scenario
+    /// cannot be driven.
     #[expect(clippy::too_many_arguments, reason = "the step as the runner has resolved it")]
-    #[expect(clippy::unused_async, reason = "stub")]
     pub(crate) async fn drive(
         &self,
-        _config: &str,
-        _step: &Step,
-        _snapshots: Vec<i64>,
-        _confirm: Option<String>,
-        _buckets: &BTreeMap<String, Bucket>,
-        _catalog: &Catalog,
-        _sightings: Vec<(String, String, Timestamp)>,
+        config: &str,
+        step: &Step,
+        snapshots: Vec<i64>,
+        confirm: Option<String>,
+        buckets: &BTreeMap<String, Bucket>,
+        catalog: &Catalog,
+        sightings: Vec<(String, String, Timestamp)>,
     ) -> Result<Ended, String> {
-        Err("run.rs is not there yet".to_owned())
+        if !sightings.is_empty() {
+            return Err("sightings of refs (`created`) are not built yet".to_owned());
+        }
+        let sources = Sources {
+            folder: Path::new("/"),
+            env: &|_| None,
+            read: &|_| Err(std::io::ErrorKind::NotFound.into()),
+        };
+        let (config, _) = Config::parse(config, "config", &sources).map_err(|error| error.to_string())?;
+        let mut storage =
+            Storage::new(config.locations.clone(), config.storage.clone(), config.limits.concurrency);
+        for (name, bucket) in buckets {
+            storage = storage.with_store(name, Arc::new(bucket.clone()));
+        }
+        let request = RunRequest {
+            job: match step.job {
+                JobWord::Expire => Job::Expire,
+                JobWord::Sweep => Job::Sweep,
+                other => return Err(format!("the job {other:?} is not built yet")),
+            },
+            tables: step.tables.iter().map(Pattern::new).collect(),
+            older_than: step.older_than.as_deref().map(age).transpose()?,
+            retain_last: step.retain_last,
+            snapshots: snapshots.into_iter().map(SnapshotId).collect(),
+            apply: true,
+            confirm: confirm.map(|plan| plan.parse().map_err(|error| format!("{error}"))).transpose()?,
+            actor: "scenario".to_owned(),
+        };
+        let clock = Clock::Fixed(Arc::clone(&self.clock));
+        let lake = Lake::open_with(config, clock, storage).await.map_err(|error| format!("open: {error}"))?;
+        let running = tokio::spawn(async move { run::run(&lake, &request).await });
+        let abort = running.abort_handle();
+        let ended = tokio::select! {
+            ended = running => ended.map_err(|error| error.to_string())?,
+            () = catalog.crash.notified() => {
+                abort.abort();
+                return Ok(Ended::Crashed);
+            }
+        };
+        match ended {
+            Ok(report) => Ok(Ended::Report(Report::of(&report))),
+            Err(RunError::Rejected(why)) => Ok(Ended::Rejected(why)),
+            Err(RunError::Failed(error)) => Err(format!("the run could not begin: {error}")),
+        }
+    }
+}
+
+/// An age, also one that lies in the future.
+fn age(text: &str) -> Result<Age, String> {
+    let (sign, rest) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
+    rest.parse::<Age>().map(|age| Age(sign * age.0)).map_err(|error| error.to_string())
+}
+
+impl Report {
+    fn of(report: &RunReport) -> Self {
+        let tables = report.tables.iter().map(|one| {
+            let json = serde_json::to_value(one).unwrap();
+            let counts = json["counts"].as_object().into_iter().flatten();
+            TableReport {
+                table: one.table.to_string(),
+                outcome: json["outcome"].as_str().unwrap_or_default().to_owned(),
+                reason: one.reason.clone(),
+                plan: json["plan"].as_str().or(json["plan"]["id"].as_str()).map(ToOwned::to_owned),
+                counts: counts.filter_map(|(name, count)| Some((name.clone(), count.as_u64()?))).collect(),
+            }
+        });
+        Self { tables: tables.collect() }
     }
 }

@@ -175,7 +175,7 @@ mod tests {
             bytes.push((value & 0x7f) as u8 | 0x80);
             value >>= 7;
         }
-        bytes.push(value as u8);
+        bytes.push((value & 0x7f) as u8);
         bytes
     }
 
@@ -229,8 +229,8 @@ mod tests {
     #[test]
     fn skipped_pairs_end_where_read_ones_end() {
         for key in [0, 1, 63, 64, 8191, 8192, 2_000_000, -1, -64, -65] {
-            for length in [0usize, 1, 15, 16, 62, 63, 64, 65, 8191, 8192] {
-                let pair = [long(key), long(length as i64), vec![0xff; length]].concat();
+            for length in [0u16, 1, 15, 16, 62, 63, 64, 65, 8191, 8192] {
+                let pair = [long(key), long(length.into()), vec![0xff; length.into()]].concat();
                 let bytes = [pair.clone(), pair.clone(), pair.clone()].concat();
                 let mut cursor = Cursor::new(&bytes, 0);
                 assert_eq!(cursor.skip_pairs(2), Ok(()), "key {key}, length {length}");

@@ -439,16 +439,13 @@ mod tests {
 
     #[test]
     fn schemas_that_make_no_sense_or_never_end_are_refused() {
-        let doubling: String = (0..38)
-            .rev()
-            .map(|i| {
-                let inner = if i == 37 { r#""int""#.to_owned() } else { format!(r#""t{}""#, i + 1) };
-                format!(
-                    r#"{{"name": "f{i}", "type": {{"type": "record", "name": "t{i}", "fields": [
-                    {{"name": "l", "type": {inner}}}, {{"name": "r", "type": {inner}}}]}}}},"#
-                )
-            })
-            .collect();
+        let doubling = (0..38).rev().fold(String::new(), |types, i| {
+            let inner = if i == 37 { r#""int""#.to_owned() } else { format!(r#""t{}""#, i + 1) };
+            format!(
+                r#"{types}{{"name": "f{i}", "type": {{"type": "record", "name": "t{i}", "fields": [
+                {{"name": "l", "type": {inner}}}, {{"name": "r", "type": {inner}}}]}}}},"#
+            )
+        });
         let nested =
             (0..60).fold(r#""int""#.to_owned(), |inner, _| format!(r#"{{"type": "array", "items": {inner}}}"#));
         for (fields, reason) in [

@@ -115,14 +115,10 @@ impl Stage {
         if !sightings.is_empty() {
             return Err("sightings of refs (`created`) are not built yet".to_owned());
         }
-        let sources = Sources {
-            folder: Path::new("/"),
-            env: &|_| None,
-            read: &|_| Err(std::io::ErrorKind::NotFound.into()),
-        };
+        let sources =
+            Sources { folder: Path::new("/"), env: &|_| None, read: &|_| Err(std::io::ErrorKind::NotFound.into()) };
         let (config, _) = Config::parse(config, "config", &sources).map_err(|error| error.to_string())?;
-        let mut storage =
-            Storage::new(config.locations.clone(), config.storage.clone(), config.limits.concurrency);
+        let mut storage = Storage::new(config.locations.clone(), config.storage.clone(), config.limits.concurrency);
         for (name, bucket) in buckets {
             storage = storage.with_store(name, Arc::new(bucket.clone()));
         }
@@ -142,14 +138,10 @@ impl Stage {
         };
         let clock = Clock::Fixed(Arc::clone(&self.clock));
         let lake = Lake::open_with(config, clock, storage).await.map_err(|error| format!("open: {error}"))?;
-        let running = tokio::spawn(async move { run::run(&lake, &request).await });
-        let abort = running.abort_handle();
+        // The process dies: whatever it was doing is dropped, and the lake with it.
         let ended = tokio::select! {
-            ended = running => ended.map_err(|error| error.to_string())?,
-            () = catalog.crash.notified() => {
-                abort.abort();
-                return Ok(Ended::Crashed);
-            }
+            ended = run::run(&lake, &request) => ended,
+            () = catalog.crash.notified() => return Ok(Ended::Crashed),
         };
         match ended {
             Ok(report) => Ok(Ended::Report(Report::of(&report))),

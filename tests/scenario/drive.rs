@@ -122,13 +122,18 @@ impl Stage {
         for (name, bucket) in buckets {
             storage = storage.with_store(name, Arc::new(bucket.clone()));
         }
+        // Snapshots are those of one table; where there is one only, a step need not name it.
+        let tables = match (step.snapshot_ids.is_empty(), step.tables.is_empty()) {
+            (false, true) => catalog.tables().await,
+            _ => step.tables.clone(),
+        };
         let request = RunRequest {
             job: match step.job {
                 JobWord::Expire => Job::Expire,
                 JobWord::Sweep => Job::Sweep,
                 other => return Err(format!("the job {other:?} is not built yet")),
             },
-            tables: step.tables.iter().map(Pattern::new).collect(),
+            tables: tables.iter().map(Pattern::new).collect(),
             older_than: step.older_than.as_deref().map(age).transpose()?,
             retain_last: step.retain_last,
             snapshots: snapshots.into_iter().map(SnapshotId).collect(),

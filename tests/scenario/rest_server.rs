@@ -105,6 +105,11 @@ impl Catalog {
         self.tables.lock().await.get(table).map(|entry| entry.metadata.clone())
     }
 
+    /// The names of all tables.
+    pub(crate) async fn tables(&self) -> Vec<String> {
+        self.tables.lock().await.keys().cloned().collect()
+    }
+
     fn now(&self) -> i64 {
         self.clock.load(Ordering::SeqCst)
     }

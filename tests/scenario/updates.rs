@@ -1,5 +1,7 @@
 //! What Iceberg's own builder does with a commit's requirements and updates, on raw JSON.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 /// Why a commit is not applied.
@@ -73,30 +75,27 @@ fn drop_of_snapshot(metadata: &mut Value, name: &str, snapshot: &Value) {
 }
 
 fn remove_snapshots(metadata: &mut Value, ids: &[Value]) {
-    for id in ids.iter().filter(|id| has_snapshot(metadata, id)).cloned().collect::<Vec<_>>() {
-        drop_of_snapshot(metadata, "snapshots", &id);
-        drop_of_snapshot(metadata, "statistics", &id);
-        drop_of_snapshot(metadata, "partition-statistics", &id);
+    let gone: BTreeSet<i64> = ids.iter().filter_map(Value::as_i64).collect();
+    let id = |one: &Value| one["snapshot-id"].as_i64();
+    for name in ["snapshots", "statistics", "partition-statistics"] {
+        if let Some(all) = list(metadata, name) {
+            all.retain(|one| id(one).is_none_or(|id| !gone.contains(&id)));
+        }
     }
-    let dangling: Vec<String> = metadata["refs"]
-        .as_object()
-        .into_iter()
-        .flatten()
-        // A ref that pointed nowhere before goes as well.
-        .filter(|(_, reference)| !has_snapshot(metadata, &reference["snapshot-id"]))
-        .map(|(name, _)| name.clone())
-        .collect();
+    let present: BTreeSet<i64> = metadata["snapshots"].as_array().into_iter().flatten().filter_map(id).collect();
+    let is_there = |one: &Value| id(one).is_some_and(|id| present.contains(&id));
+    // A ref that pointed nowhere before goes as well.
+    let refs = metadata["refs"].as_object().into_iter().flatten();
+    let dangling: Vec<String> =
+        refs.filter(|(_, reference)| !is_there(reference)).map(|(name, _)| name.clone()).collect();
     for name in &dangling {
         remove_ref(metadata, name);
     }
-    let mut kept = Vec::new();
-    for entry in metadata["snapshot-log"].as_array().cloned().unwrap_or_default() {
-        match has_snapshot(metadata, &entry["snapshot-id"]) {
-            true => kept.push(entry),
-            false => kept.clear(),
-        }
+    // History is cut after the newest entry that is gone.
+    if let Some(log) = list(metadata, "snapshot-log") {
+        let cut = log.iter().rposition(|entry| !is_there(entry)).map_or(0, |last| last + 1);
+        log.drain(..cut);
     }
-    metadata["snapshot-log"] = json!(kept);
 }
 
 fn remove_ref(metadata: &mut Value, name: &str) {

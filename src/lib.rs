@@ -1,2 +1,3 @@
 //! Icewarden.
+pub mod failpoint;
 pub mod model;

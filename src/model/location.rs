@@ -362,7 +362,8 @@ mod tests {
             let location = parse(good);
             assert_eq!(location.object_path().unwrap().as_ref(), location.key(), "{good}");
         }
-        for bad in ["s3://b", "s3://b/", "s3://b//k", "s3://b/a//k", "s3://b/a/", "s3://b/../k", "s3://b/./k", "s3://b/a\n"]
+        for bad in
+            ["s3://b", "s3://b/", "s3://b//k", "s3://b/a//k", "s3://b/a/", "s3://b/../k", "s3://b/./k", "s3://b/a\n"]
         {
             assert!(parse(bad).object_path().is_err(), "{bad}");
         }
@@ -400,10 +401,7 @@ mod tests {
         assert_eq!(forms("s3a://b/k"), of(&["s3://b/k"]));
         assert_eq!(forms("s3://b//a//k"), of(&["s3://b//a//k", "s3://b/a/k"]));
         assert_eq!(forms("s3://b/a?v=1"), of(&["s3://b/a?v=1", "s3://b/a"]));
-        assert_eq!(
-            forms("s3://b/a//k#x//y"),
-            of(&["s3://b/a//k#x//y", "s3://b/a//k", "s3://b/a/k#x/y", "s3://b/a/k"])
-        );
+        assert_eq!(forms("s3://b/a//k#x//y"), of(&["s3://b/a//k#x//y", "s3://b/a//k", "s3://b/a/k#x/y", "s3://b/a/k"]));
     }
 
     proptest! {

@@ -120,8 +120,10 @@ impl FromStr for Age {
 
     /// Reads `5d`, `36h`, `1d12h`, `0s`; units `w d h m s ms`.
     fn from_str(text: &str) -> Result<Self, BadTime> {
-        let bad =
-            || BadTime { text: text.to_owned(), expected: "a duration such as 5d, 36h or 30m (units w, d, h, m, s, ms)" };
+        let bad = || BadTime {
+            text: text.to_owned(),
+            expected: "a duration such as 5d, 36h or 30m (units w, d, h, m, s, ms)",
+        };
         let mut rest = text.trim();
         if rest.is_empty() {
             return Err(bad());

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::binary::{Answer, icewarden};
-use crate::lake::{Lake, Table, local};
+use crate::lake::{Lake, Table};
 use crate::parts;
 
 const EXPIRE: &str = "run expire --older-than 5d --apply --json";
@@ -30,13 +30,12 @@ fn truncate(file: &Path) {
     fs::write(file, &bytes[..bytes.len() / 2]).unwrap();
 }
 
-/// A manifest that the current snapshot of the table reads, by pyiceberg's naming the newest.
+/// A manifest that the current snapshot of the table added: pyiceberg names both after the commit.
 fn newest_manifest(table: &Table) -> PathBuf {
-    let list = fs::read(table.current_manifest_list()).unwrap();
-    let text = String::from_utf8_lossy(&list);
-    let start = text.find("file:///").expect("the list is not compressed, or names its manifest in the first block");
-    let end = text[start..].find(".avro").unwrap() + start + ".avro".len();
-    local(&text[start..end])
+    let list = table.current_manifest_list();
+    let commit = name_of(&list).rsplitn(6, '-').take(5).collect::<Vec<_>>();
+    let commit = commit.into_iter().rev().collect::<Vec<_>>().join("-");
+    list.with_file_name(commit.replace(".avro", "-m0.avro"))
 }
 
 #[test]

@@ -9,10 +9,13 @@ use crate::lake::{Lake, Table};
 const EXPIRE: &str = "run expire --older-than 5d --apply --json";
 const SWEEP: &str = "run sweep --apply --json";
 
+/// A table's number of commits, snapshots and refs.
+type Facts = (u32, BTreeSet<i64>, BTreeMap<String, i64>);
+
 /// Where a lake ended, without what differs from run to run (names of metadata files).
 #[derive(Debug, PartialEq)]
 struct End {
-    tables: BTreeMap<String, (u32, BTreeSet<i64>, BTreeMap<String, i64>)>,
+    tables: BTreeMap<String, Facts>,
     files: BTreeSet<String>,
     metadata_files: usize,
 }

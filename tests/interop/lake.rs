@@ -177,7 +177,9 @@ allow_floor_below_minimum = true
     pub(crate) fn rows(&self) -> BTreeMap<String, BTreeMap<String, String>> {
         let read: Value = serde_json::from_str(&parts::python("read_rows.py", &self.root())).unwrap();
         let tables = read.as_object().unwrap().iter();
-        tables.map(|(name, table)| (name.clone(), serde_json::from_value(table["snapshots"].clone()).unwrap())).collect()
+        tables
+            .map(|(name, table)| (name.clone(), serde_json::from_value(table["snapshots"].clone()).unwrap()))
+            .collect()
     }
 }
 
@@ -224,7 +226,7 @@ impl Table {
 }
 
 /// The path of a `file:` location.
-pub(crate) fn local(location: &str) -> PathBuf {
+fn local(location: &str) -> PathBuf {
     let path = location.strip_prefix("file:").unwrap_or(location);
     Path::new("/").join(path.trim_start_matches('/'))
 }

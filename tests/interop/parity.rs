@@ -70,7 +70,11 @@ fn assert_equal(lake: &Lake, java: &Change, says: &BTreeMap<String, JavaExpiry>,
 }
 
 /// Fails unless pyiceberg reads from every retained snapshot the rows that it read before.
-fn assert_rows_unchanged(lake: &Lake, before: &BTreeMap<String, BTreeMap<String, String>>, after: &BTreeMap<String, Table>) {
+fn assert_rows_unchanged(
+    lake: &Lake,
+    before: &BTreeMap<String, BTreeMap<String, String>>,
+    after: &BTreeMap<String, Table>,
+) {
     let now = lake.rows();
     for (name, table) in after {
         let retained: BTreeSet<String> = table.snapshots().iter().map(i64::to_string).collect();
@@ -112,7 +116,8 @@ fn expiry_equals_iceberg_java_on_each_table_with_an_explicit_cutoff() {
     assert_equal(&lake, &java, &says, &ours);
     assert_rows_unchanged(&lake, &rows, &ours.after);
 
-    let again = Answer::of(&mut icewarden(&config, "run expire --older-than 5d --retain-last 1 --apply --json")).exits(0);
+    let again =
+        Answer::of(&mut icewarden(&config, "run expire --older-than 5d --retain-last 1 --apply --json")).exits(0);
     for (table, ..) in TABLES {
         assert_eq!(again.table(table)["counts"]["commits"], 0, "nothing to do commits nothing\n{again}");
     }

@@ -8,10 +8,9 @@ const TABLE: &str = "sales.customers";
 const EXPIRE: &str = "run expire --table sales.customers --older-than 5d --apply --json";
 const SWEEP: &str = "run sweep --table sales.customers --apply --json";
 
-/// The table's oldest snapshot, which an expiry removes.
-fn oldest(lake: &Lake) -> i64 {
+/// A snapshot that an expiry removes: all but the head of main are older than the cutoff.
+fn doomed(lake: &Lake) -> i64 {
     let retained = lake.table(TABLE).refs()["main"];
-    // Which one does not matter: all but the head of main are older than the cutoff.
     lake.table(TABLE).snapshots().into_iter().find(|&snapshot| snapshot != retained).unwrap()
 }
 
@@ -42,7 +41,7 @@ fn a_branch_that_the_server_removed_with_our_snapshots_is_reported_and_nothing_i
     let config = lake.config_of_rest(&rest);
 
     let paused = Paused::at("after-intent", icewarden(&config, EXPIRE));
-    rest.create_branch("sales", "customers", "late", oldest(&lake));
+    rest.create_branch("sales", "customers", "late", doomed(&lake));
     let answer = paused.go_on().exits(1);
     assert!(!lake.table(TABLE).refs().contains_key("late"), "the server removes it in silence\n{answer}");
     assert_eq!(answer.table(TABLE)["outcome"], "failed", "{answer}");
@@ -61,7 +60,7 @@ fn a_commit_before_ours_in_a_sql_catalog_makes_us_plan_again() {
     let lake = Lake::by_pyiceberg();
     let rest = RestCatalog::serve(&lake.root());
     let config = lake.config();
-    let doomed = oldest(&lake);
+    let doomed = doomed(&lake);
 
     let paused = Paused::at("after-intent", icewarden(&config, EXPIRE));
     rest.create_branch("sales", "customers", "late", doomed);

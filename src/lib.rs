@@ -1,3 +1,2 @@
 //! Icewarden.
-pub mod failpoint;
 pub mod model;

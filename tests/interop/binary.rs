@@ -1,10 +1,14 @@
 //! The built binary as a user runs it.
 
-use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
-use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use serde_json::Value;
+
+use crate::parts::variable;
 
 /// The command `icewarden --config CONFIG ARGUMENTS`, the latter parted at spaces.
 pub(crate) fn icewarden(config: &Path, arguments: &str) -> Command {
@@ -75,46 +79,47 @@ impl std::fmt::Display for Answer {
     }
 }
 
-/// A process that has reached a failpoint (see `src/failpoint.rs`) and waits there.
+/// A process that has reached a failpoint (see `src/failpoint.rs`) and waits there. Dropped, it is killed.
 pub(crate) struct Paused {
-    process: Child,
-    stderr: BufReader<ChildStderr>,
-    said: String,
+    process: Option<Child>,
+    gate: PathBuf,
 }
 
 impl Paused {
     /// Starts the command and waits until it reaches this place.
     #[track_caller]
     pub(crate) fn at(place: &str, mut command: Command) -> Self {
-        command.env("ICEWARDEN_FAILPOINT", place).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = command.spawn().unwrap();
-        let mut stderr = BufReader::new(process.stderr.take().unwrap());
-        let mut said = String::new();
-        while !said.ends_with(&format!("failpoint {place}\n")) {
-            if stderr.read_line(&mut said).unwrap() == 0 {
-                let answer = Answer::from(process.wait_with_output().unwrap());
-                panic!("ended without reaching {place}:\n{said}\n{answer}");
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let gate = PathBuf::from(variable("ICEWARDEN_SCRATCH")).join(format!("gate-{}-{number}", std::process::id()));
+        command.env("ICEWARDEN_FAILPOINTS", format!("{place}=wait:{}", gate.display()));
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        while !gate.with_extension("reached").exists() {
+            if process.try_wait().unwrap().is_some() {
+                panic!("ended without reaching {place}: {}", Answer::from(process.wait_with_output().unwrap()));
             }
+            std::thread::sleep(Duration::from_millis(5));
         }
-        Self { process, stderr, said }
+        Self { process: Some(process), gate }
     }
 
     /// Lets it go on, to its end.
     pub(crate) fn go_on(mut self) -> Answer {
-        drop(self.process.stdin.take());
-        let rest = std::thread::spawn(move || {
-            let mut rest = String::new();
-            self.stderr.read_to_string(&mut rest).unwrap();
-            rest
-        });
-        let mut answer = Answer::from(self.process.wait_with_output().unwrap());
-        answer.stderr = self.said + &rest.join().unwrap();
-        answer
+        fs::write(&self.gate, "").unwrap();
+        self.process.take().unwrap().wait_with_output().unwrap().into()
     }
 
     /// `kill -9`.
-    pub(crate) fn kill(mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
+    pub(crate) fn kill(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _killed = process.kill();
+            let _ended = process.wait();
+        }
     }
 }

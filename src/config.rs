@@ -1,22 +1,39 @@
 //! The configuration, valid by construction.
+//!
+//! Text becomes spanned sections (`raw.rs`), which become a [`Config`] or a [`ConfigError`] that lists every
+//! problem at once (`check.rs`). Defaults are named constants in [`default`]. This is the only module that
+//! reads the environment, and it does so in [`Config::load`] and [`Config::find`] alone.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::model::{Age, LocationRules};
+use crate::model::{Age, LocationRules, TableName};
 
+mod check;
+mod cron;
+pub mod default;
 pub mod policy;
+pub mod problem;
+mod raw;
+mod reader;
 
-pub use policy::{Pattern, Policy, PolicyExpire};
+pub use policy::{
+    EffectiveExpire, EffectivePolicy, Exclusive, Mode, OnPrClosed, Pattern, Policy, PolicyExpire, RefRule, Sourced,
+};
+pub use problem::{ConfigError, Position, Problem, Severity};
 
 /// All that the configuration file says, checked, with defaults filled in.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Config {
+    /// The file, as it was named; empty for the built-in defaults.
+    pub file: String,
     /// `[[catalog]]`, names unique, at least one.
     pub catalogs: Vec<CatalogConfig>,
-    /// `[storage."s3://bucket"]`: options by canonical `scheme://authority`, as object_store names them.
+    /// `[storage."s3://bucket"]`: options by canonical `scheme://authority`, as `object_store` names them.
     pub storage: BTreeMap<String, BTreeMap<String, Secret>>,
     /// `[state]`.
     pub state: StateConfig,
@@ -32,8 +49,16 @@ pub struct Config {
     pub guard: GuardConfig,
     /// `[inventory]`.
     pub inventory: InventoryConfig,
+    /// `[erasure]`.
+    pub erasure: ErasureConfig,
     /// `[limits]`.
     pub limits: LimitsConfig,
+    /// `[pulls]`.
+    pub pulls: PullsConfig,
+    /// `[metrics]`.
+    pub metrics: MetricsConfig,
+    /// `[executor]`.
+    pub executor: ExecutorConfig,
     /// `[[policy]]`, in file order.
     pub policies: Vec<Policy>,
     /// `[[schedule]]`.
@@ -63,7 +88,7 @@ impl fmt::Debug for Secret {
 }
 
 /// One `[[catalog]]`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CatalogConfig {
     /// Its name; the first part of `catalog.namespace.table`.
     pub name: String,
@@ -74,24 +99,30 @@ pub struct CatalogConfig {
 }
 
 /// How a catalog is reached.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CatalogKind {
     /// JDBC layout; `sqlite:///path` (the URI may hold a password, so it is a secret).
     Sql {
-        /// The database.
+        /// The database, its path absolute.
         uri: Secret,
     },
     /// An Iceberg REST catalog.
     Rest {
         /// The base, without `/v1`.
         uri: String,
-        /// A static bearer token.
+        /// A static bearer token; never together with `credential`.
         token: Option<Secret>,
+        /// OAuth2 client credentials, `id:secret`.
+        credential: Option<Secret>,
+        /// Where tokens are asked for, if not at the catalog itself.
+        oauth2_server_uri: Option<String>,
+        /// What tokens are asked for.
+        scope: Option<String>,
     },
 }
 
 /// `[state]`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateConfig {
     /// `sqlite:///path`.
     pub database: Secret,
@@ -100,14 +131,14 @@ pub struct StateConfig {
 }
 
 /// `[http]`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpConfig {
     /// Address and port.
     pub listen: std::net::SocketAddr,
 }
 
 /// `[expire]`: what a table gets that says nothing itself.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpireConfig {
     /// Snapshots older than this may go.
     pub older_than: Age,
@@ -148,7 +179,7 @@ pub enum OutsideLocation {
 }
 
 /// `[orphans]`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrphansConfig {
     /// Unreferenced objects younger than this are kept.
     pub older_than: Age,
@@ -163,7 +194,7 @@ pub struct OrphansConfig {
 }
 
 /// `[guard]`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct GuardConfig {
     /// Largest share of listed objects or bytes that may be orphans.
     pub max_ratio: f64,
@@ -178,14 +209,76 @@ pub struct GuardConfig {
 }
 
 /// `[inventory]`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InventoryConfig {
     /// Whether to list the store.
     pub listing: bool,
 }
 
+/// `[erasure]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ErasureConfig {
+    /// From mark to sweep of what an erasure frees.
+    pub grace: Age,
+}
+
+/// `[pulls]`: where pull requests are asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PullsConfig {
+    /// Nowhere, unless configured.
+    pub source: Option<PullSource>,
+    /// Branches beyond the number of open pull requests before that is a finding.
+    pub margin: u32,
+    /// From the close of a pull request to the drop of its branch.
+    pub drop_delay: Age,
+}
+
+/// The one repository whose pull requests count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PullSource {
+    /// The kind of service.
+    pub kind: PullSourceKind,
+    /// Its address, where it is not the public one; for a file its location.
+    pub url: Option<String>,
+    /// `owner/name`.
+    pub repository: Option<String>,
+    /// For reading.
+    pub token: Option<Secret>,
+}
+
+/// The kind of service that knows pull requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PullSourceKind {
+    /// GitHub's API.
+    Github,
+    /// GitLab's API.
+    Gitlab,
+    /// A file that another program writes.
+    File,
+}
+
+/// `[metrics]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetricsConfig {
+    /// Branches of a table with series of their own, by bytes; the rest is summed.
+    pub top_branches: u32,
+    /// Above this many series tables are summed by namespace.
+    pub max_series: u32,
+}
+
+/// `[executor]`: who does the work of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExecutorConfig {
+    /// This process.
+    Local,
+    /// Jobs in the cluster.
+    Kubernetes,
+}
+
 /// `[limits]`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitsConfig {
     /// Bytes that caches and sets may take.
     pub memory: u64,
@@ -194,7 +287,7 @@ pub struct LimitsConfig {
 }
 
 /// One `[[schedule]]`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ScheduleConfig {
     /// `expire`, `orphans`, `inventory`, `sweep` or `reconcile`.
     pub job: String,
@@ -204,4 +297,85 @@ pub struct ScheduleConfig {
     pub time_zone: chrono_tz::Tz,
     /// Which tables.
     pub tables: Vec<Pattern>,
+    /// Where the file says `tables`, or where the schedule begins.
+    pub at: Position,
 }
+
+/// What the configuration is read with, beside its text; passed in, so that reading it is a function of values.
+pub struct Sources<'a> {
+    /// Absolute; relative paths in the file are relative to it.
+    pub folder: &'a Path,
+    /// A variable of the environment.
+    pub env: &'a dyn Fn(&str) -> Option<String>,
+    /// The text of a `*_file`.
+    pub read: &'a dyn Fn(&Path) -> io::Result<String>,
+}
+
+impl Config {
+    /// Reads the file. The warnings are for the reader; the configuration is good without them.
+    pub fn load(path: &Path) -> Result<(Self, Vec<Problem>), ConfigError> {
+        let unreadable = |error: io::Error| ConfigError::unreadable(path, &error);
+        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        let absolute = std::path::absolute(path).map_err(unreadable)?;
+        let sources = Sources {
+            folder: absolute.parent().unwrap_or(Path::new("/")),
+            env: &read_env,
+            read: &|path| std::fs::read_to_string(path),
+        };
+        Self::parse(&text, &path.display().to_string(), &sources)
+    }
+
+    /// Reads the text of a file of this name, as messages name it.
+    pub fn parse(text: &str, file_name: &str, sources: &Sources<'_>) -> Result<(Self, Vec<Problem>), ConfigError> {
+        check::read(text, file_name, sources)
+    }
+
+    /// Which file: the one of `--config`, else of `ICEWARDEN_CONFIG`, else `/etc/icewarden/icewarden.toml`.
+    pub fn find(cli: Option<PathBuf>) -> PathBuf {
+        find(cli, &read_env)
+    }
+
+    /// What holds where the file says nothing; it has no catalogs.
+    pub fn built_in_defaults() -> Self {
+        default::config()
+    }
+
+    /// What the policies say about a table: key by key, the most literal pattern wins.
+    pub fn policy_for(&self, table: &TableName) -> EffectivePolicy {
+        EffectivePolicy::of(&self.policies, table)
+    }
+
+    /// A warning for each `tables` of a policy or schedule with patterns that match none of these tables,
+    /// which are all tables of all catalogs.
+    pub fn unmatched_patterns(&self, tables: &[TableName]) -> Vec<Problem> {
+        let policies = self.policies.iter().map(|policy| ("policy", &policy.tables, policy.at));
+        let schedules = self.schedules.iter().map(|schedule| ("schedule", &schedule.tables, schedule.at));
+        let unmatched = policies.chain(schedules).filter_map(|(what, patterns, at)| {
+            let is_unmatched = |pattern: &&Pattern| {
+                pattern.literal_count() > 0 && !tables.iter().any(|table| pattern.matches_table(table))
+            };
+            let unmatched: Vec<&str> = patterns.iter().filter(is_unmatched).map(Pattern::as_str).collect();
+            (!unmatched.is_empty()).then(|| Problem {
+                severity: Severity::Warning,
+                file: self.file.clone(),
+                at,
+                message: format!("{what} tables = {unmatched:?} matches no table of any catalog"),
+                hint: Some("icewarden tables".to_owned()),
+            })
+        });
+        unmatched.collect()
+    }
+}
+
+fn find(cli: Option<PathBuf>, env: &dyn Fn(&str) -> Option<String>) -> PathBuf {
+    cli.or_else(|| env("ICEWARDEN_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from))
+        .unwrap_or_else(|| PathBuf::from(default::CONFIG_FILE))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
+fn read_env(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+#[cfg(test)]
+mod tests;

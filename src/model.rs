@@ -7,11 +7,13 @@ pub mod file;
 pub mod id;
 pub mod lineage;
 pub mod location;
+pub mod roots;
 pub mod table;
 pub mod time;
 
-pub use file::{Content, FileKind, ObjectFacts};
+pub use file::{Candidate, Content, FileKind, ObjectFacts};
 pub use id::{PlanId, RefName, RunId, SnapshotId, TableName};
-pub use location::{Location, LocationRules, Unrepresentable};
+pub use location::{BadLocation, Fingerprint, Location, LocationRules, Root, Unrepresentable};
+pub use roots::TableRoots;
 pub use table::{ManifestSource, MetadataLogEntry, Ref, RefKind, Retention, Snapshot, StatisticsFile, TableState};
 pub use time::{Age, Timestamp};

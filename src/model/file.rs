@@ -80,3 +80,16 @@ pub struct ObjectFacts {
     /// The store's entity tag, where it gives one.
     pub etag: Option<String>,
 }
+
+/// A file that only expired snapshots use.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Candidate {
+    /// What it is.
+    pub kind: FileKind,
+    /// As the table has it.
+    pub location: String,
+    /// What a manifest says its size is, for the plan's text only: some writers record wrong sizes.
+    pub recorded_size: Option<u64>,
+    /// The commit of the plan after which nothing uses it, counted from 0.
+    pub step: u32,
+}

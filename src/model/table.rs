@@ -144,3 +144,45 @@ impl TableState {
         self.snapshots.iter().map(|snapshot| snapshot.id).collect()
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A table with nothing in it.
+    pub(crate) fn empty_table() -> TableState {
+        TableState {
+            format_version: 2,
+            uuid: Some(Uuid::nil()),
+            location: "s3://wh/db/t".to_owned(),
+            last_updated: Timestamp(0),
+            last_sequence_number: 0,
+            properties: BTreeMap::new(),
+            current_snapshot: None,
+            snapshots: Vec::new(),
+            refs: BTreeMap::new(),
+            statistics: Vec::new(),
+            partition_statistics: Vec::new(),
+            metadata_log: Vec::new(),
+            partition_fields: BTreeSet::new(),
+            is_encrypted: false,
+        }
+    }
+
+    #[test]
+    fn only_true_in_any_case_or_no_word_at_all_allows_maintenance() {
+        for (value, allowed) in [
+            (None, true),
+            (Some("true"), true),
+            (Some("TRUE"), true),
+            (Some("false"), false),
+            (Some("yes"), false),
+            (Some(""), false),
+            (Some("true "), false),
+        ] {
+            let mut table = empty_table();
+            table.properties.extend(value.map(|v| ("gc.enabled".to_owned(), v.to_owned())));
+            assert_eq!(table.gc_enabled(), allowed, "{value:?}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! The guard: the only way from a plan to an approved plan. Pure, as the plans are.
+//!
+//! It checks the rules whose breach would destroy something, also those that the plan keeps by itself: a plan
+//! that breaks one of them is a fault of ours, and is refused as such.
+
+use serde::Serialize;
+
+use crate::config::{GuardConfig, OutsideLocation};
+use crate::model::{Age, LocationRules, TableState};
+use crate::plan::cleanup::kept;
+use crate::plan::roots::Place;
+use crate::plan::{ExpirePlan, SnapshotVerdict};
+use crate::state::{Bound, Hold};
+
+/// Clocks that differ by more than this refuse every destructive run (safety rule 3).
+pub const MAX_CLOCK_SKEW: Age = Age(60_000);
+
+/// What the guard looks at beside the plan.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    /// The table that the plan was made for.
+    pub state: &'a TableState,
+    /// Its folders.
+    pub place: &'a Place,
+    /// `[guard]`.
+    pub limits: &'a GuardConfig,
+    /// `[expire] outside_location`.
+    pub outside: OutsideLocation,
+    /// `[locations]`.
+    pub rules: &'a LocationRules,
+    /// A hold that covers the table.
+    pub hold: Option<&'a Hold>,
+    /// An open `unplanned_removal` of the table, by its id.
+    pub unplanned_removal: Option<&'a str>,
+    /// Which clock differs from ours, and by how much.
+    pub clock_skew: Option<(String, Age)>,
+    /// Bounds that an operator confirmed in the last 24 hours.
+    pub confirmed: &'a [Bound],
+}
+
+/// A plan that may be carried out. Nothing else makes one.
+#[derive(Debug, Clone)]
+pub struct ApprovedPlan(ExpirePlan);
+
+impl ApprovedPlan {
+    /// The plan.
+    pub fn plan(&self) -> &ExpirePlan {
+        &self.0
+    }
+}
+
+/// Why a plan may not be carried out. Names the rule.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
+#[serde(rename_all = "snake_case", tag = "rule")]
+pub enum Refusal {
+    /// Safety rule 18.
+    #[error("held by {by}: {reason} (release it with `icewarden hold release`)")]
+    Held {
+        /// Who.
+        by: String,
+        /// Why.
+        reason: String,
+    },
+    /// Safety rule 10.
+    #[error("finding {finding} is open: a commit removed what it should not have; see `icewarden findings`")]
+    UnplannedRemoval {
+        /// Its id.
+        finding: String,
+    },
+    /// Safety rule 3.
+    #[error("the clock of {of} and ours differ by {}; at most {} are allowed", skew.show(), MAX_CLOCK_SKEW.show())]
+    ClockSkew {
+        /// Whose.
+        of: String,
+        /// By how much.
+        skew: Age,
+    },
+    /// Safety rule 4.
+    #[error("gc.enabled is not true")]
+    GcDisabled,
+    /// Safety rule 8.
+    #[error("{refs} refs would be dropped, the limit is {limit} (guard max_refs)")]
+    TooManyRefs {
+        /// How many.
+        refs: usize,
+        /// Allowed.
+        limit: u32,
+    },
+    /// The plan breaks a rule that it should keep by itself.
+    #[error("the plan breaks a safety rule, which is a fault of icewarden; please report it: {what}")]
+    Unsound {
+        /// Which.
+        what: String,
+    },
+}
+
+impl Refusal {
+    /// Whether an operator can allow it with `--confirm`.
+    pub fn can_be_confirmed(&self) -> bool {
+        matches!(self, Self::TooManyRefs { .. })
+    }
+}
+
+/// Approves the plan, or gives it back with the rule that forbids it.
+pub fn approve(plan: ExpirePlan, facts: &Facts<'_>) -> Result<ApprovedPlan, Box<(ExpirePlan, Refusal)>> {
+    match refusal(&plan, facts) {
+        None => Ok(ApprovedPlan(plan)),
+        Some(refusal) => Err(Box::new((plan, refusal))),
+    }
+}
+
+fn refusal(plan: &ExpirePlan, facts: &Facts<'_>) -> Option<Refusal> {
+    if let Some(unsound) = unsound(plan, facts) {
+        return Some(Refusal::Unsound { what: unsound });
+    }
+    if !facts.state.gc_enabled() {
+        return Some(Refusal::GcDisabled);
+    }
+    if let Some(hold) = facts.hold {
+        return Some(Refusal::Held { by: hold.by.clone(), reason: hold.reason.clone() });
+    }
+    if let Some(finding) = facts.unplanned_removal {
+        return Some(Refusal::UnplannedRemoval { finding: finding.to_owned() });
+    }
+    if let Some((of, skew)) = &facts.clock_skew
+        && skew.0.abs() > MAX_CLOCK_SKEW.0
+    {
+        return Some(Refusal::ClockSkew { of: of.clone(), skew: Age(skew.0.abs()) });
+    }
+    let refs = plan.retention.dropped_refs().count();
+    if refs > facts.limits.max_refs as usize && !facts.confirmed.iter().any(|bound| covers(bound, &plan.bound())) {
+        return Some(Refusal::TooManyRefs { refs, limit: facts.limits.max_refs });
+    }
+    None
+}
+
+/// Whether a confirmed bound covers what a plan would do.
+fn covers(confirmed: &Bound, wanted: &Bound) -> bool {
+    wanted.refs.iter().all(|name| confirmed.refs.contains(name))
+        && wanted.snapshots <= confirmed.snapshots
+        && wanted.objects <= confirmed.objects
+        && wanted.bytes <= confirmed.bytes
+}
+
+/// The rules that a plan keeps by its construction, looked at again from the outside.
+fn unsound(plan: &ExpirePlan, facts: &Facts<'_>) -> Option<String> {
+    let retention = &plan.retention;
+    let kept_heads = || retention.refs.iter().filter(|decision| !decision.verdict.drops());
+    if let Some(main) = retention.dropped_refs().find(|decision| decision.name.is_main()) {
+        return Some(format!("it drops {}", main.name));
+    }
+    for decision in retention.expired() {
+        if let Some(head) = kept_heads().find(|head| head.snapshot == decision.id) {
+            return Some(format!("it expires snapshot {}, the head of {}", decision.id, head.name));
+        }
+        if retention.values.now.since(decision.at) < retention.values.floor {
+            return Some(format!("it expires snapshot {}, which is younger than the floor", decision.id));
+        }
+    }
+    if retention.snapshots.len() != facts.state.snapshots.len() || retention.refs.len() != facts.state.refs.len() {
+        return Some("it does not decide on every snapshot and ref".to_owned());
+    }
+    let goes = retention.snapshots.iter().filter(|d| matches!(d.verdict, SnapshotVerdict::Expire(_))).count();
+    if plan.steps.len() != goes {
+        return Some("its commits do not remove what it decided".to_owned());
+    }
+    let none_by_hand = std::collections::HashSet::new();
+    plan.cleanup.mark.iter().find_map(|candidate| {
+        let because = match facts.rules.parse(&candidate.location) {
+            Ok(location) => kept(&location, facts.place, &none_by_hand, facts.outside)?.as_str(),
+            Err(_) => "no location",
+        };
+        Some(format!("it marks {}, which is {because}", candidate.location))
+    })
+}
+
+#[cfg(test)]
+#[path = "guard_tests.rs"]
+mod tests;

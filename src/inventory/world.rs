@@ -1,0 +1,112 @@
+//! Every table of every configured catalog, with its folders: what safety rule 6 is decided on.
+//!
+//! Folders are remembered by metadata location, so that only changed tables are loaded. A table that cannot
+//! be loaded counts with its last known folders; one never loaded with the parent of its metadata folder.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::stream::{self, StreamExt};
+
+use crate::catalog::{Catalog, CatalogError, ListedTable};
+use crate::model::roots::{root_of_metadata_file, roots_of};
+use crate::model::{LocationRules, TableName, TableRoots};
+use crate::state::{State, StateError};
+
+/// Tables loaded at once to learn their folders.
+const LOADS_IN_FLIGHT: usize = 16;
+
+/// What the catalogs hold.
+#[derive(Debug, Default)]
+pub struct World {
+    /// Every listed table, by name.
+    pub tables: Vec<ListedTable>,
+    /// Their folders; a table whose folders nothing tells is missing here.
+    pub roots: Vec<TableRoots>,
+    /// Catalogs that could not be listed. Their tables count with their last known folders.
+    pub unlisted: BTreeMap<String, CatalogError>,
+}
+
+/// The catalogs, or what is remembered of them, cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SurveyError {
+    /// A catalog cannot be listed and never was: whether another table shares a folder with one of its
+    /// tables cannot be told.
+    #[error("{0}; without its tables it cannot be told whether folders are shared, so nothing is deleted anywhere")]
+    NeverListed(CatalogError),
+    /// The state cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+/// Lists all catalogs and brings what is known of the tables' folders up to date.
+pub async fn survey(catalogs: &[Catalog], state: &State, rules: &LocationRules) -> Result<World, SurveyError> {
+    let mut world = World::default();
+    for catalog in catalogs {
+        let known = state.roots(catalog.name()).await?;
+        match catalog.list_tables().await {
+            Ok(tables) => {
+                let listed: BTreeSet<TableName> = tables.iter().map(|table| table.name.clone()).collect();
+                state.forget_roots(catalog.name(), &listed).await?;
+                let known: BTreeMap<&TableName, &TableRoots> = known.iter().map(|r| (&r.table, r)).collect();
+                let seen: Vec<(Option<TableRoots>, bool)> = stream::iter(&tables)
+                    .map(|table| roots_now(catalog, table, known.get(&table.name).copied(), rules))
+                    .buffered(LOADS_IN_FLIGHT)
+                    .collect()
+                    .await;
+                for (roots, is_new) in seen {
+                    let Some(roots) = roots else { continue };
+                    if is_new {
+                        state.put_roots(&roots).await?;
+                    }
+                    world.roots.push(roots);
+                }
+                world.tables.extend(tables);
+            }
+            Err(error) if known.is_empty() => return Err(SurveyError::NeverListed(error)),
+            Err(error) => {
+                world.roots.extend(known);
+                world.unlisted.insert(catalog.name().to_owned(), error);
+            }
+        }
+    }
+    Ok(world)
+}
+
+/// The folders of one table, and whether they are new to the state.
+async fn roots_now(
+    catalog: &Catalog,
+    table: &ListedTable,
+    known: Option<&TableRoots>,
+    rules: &LocationRules,
+) -> (Option<TableRoots>, bool) {
+    if let (Some(known), Some(location)) = (known, &table.metadata_location)
+        && known.metadata_location == *location
+    {
+        return (Some(known.clone()), false);
+    }
+    if let Ok(loaded) = catalog.load(&table.name).await
+        && let Ok(roots) = roots_of(&loaded.state, &loaded.metadata_location, rules)
+    {
+        let seen = TableRoots {
+            table: table.name.clone(),
+            metadata_location: loaded.metadata_location,
+            uuid: loaded.state.uuid,
+            roots,
+        };
+        return (Some(seen), true);
+    }
+    if let Some(known) = known {
+        return (Some(known.clone()), false);
+    }
+    let told = table.metadata_location.as_ref().and_then(|location| {
+        let root = root_of_metadata_file(location, rules).ok()?;
+        Some(TableRoots {
+            table: table.name.clone(),
+            metadata_location: location.clone(),
+            uuid: None,
+            roots: [root].into(),
+        })
+    });
+    // Not remembered: the next survey must try to load it again.
+    (told, false)
+}

@@ -1,0 +1,15 @@
+//! Decisions: pure functions of facts, policy and `now`. No IO, no clock, no async.
+//!
+//! Every snapshot, ref and object gets exactly one decision with a reason that a person understands, and
+//! the same input gives the same bytes out.
+
+pub mod cleanup;
+pub mod expire;
+pub mod retention;
+pub mod roots;
+pub mod values;
+
+pub use cleanup::{CleanupPlan, KeptFile};
+pub use expire::ExpirePlan;
+pub use retention::{ExpiredBecause, RefDecision, RefVerdict, RetentionPlan, SnapshotDecision, SnapshotVerdict};
+pub use values::{ExpireValues, Source, Sourced};

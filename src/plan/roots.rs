@@ -1,0 +1,124 @@
+//! Whether a table's folders are its alone (safety rule 6).
+
+use std::collections::BTreeSet;
+
+use uuid::Uuid;
+
+use crate::model::{Root, TableName, TableRoots};
+
+/// Where a table may delete, and whose references count beside its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Its folders.
+    pub roots: BTreeSet<Root>,
+    /// Folders of other tables inside them, which are left out.
+    pub inner: BTreeSet<Root>,
+    /// Tables whose references count as referenced: an outer table, or one that an override names.
+    pub neighbours: BTreeSet<TableName>,
+}
+
+/// Why a table's folders are not its alone. The table is skipped.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Shared {
+    /// It cannot be told from a copy of itself.
+    #[error(
+        "its metadata has no table-uuid, so it cannot be told from a copy; upgrade it to format 2, which gives it one"
+    )]
+    NoUuid,
+    /// Another catalogued table is the same table.
+    #[error("{other} has the same table-uuid {uuid}: the same files under two names (policy `exclusive` overrides)")]
+    Twin {
+        /// The other name.
+        other: String,
+        /// Of both.
+        uuid: Uuid,
+    },
+    /// Another catalogued table writes into the same folder.
+    #[error("{other} has the same root {root} (policy `exclusive` overrides)")]
+    SameRoot {
+        /// The other table.
+        other: String,
+        /// Of both.
+        root: Root,
+    },
+}
+
+/// What this table may touch among all catalogued tables. `exclusive` holds the uuids of tables that an
+/// operator declared to be no longer there in truth; their references still count.
+pub fn place(this: &TableRoots, all: &[TableRoots], exclusive: &BTreeSet<Uuid>) -> Result<Place, Shared> {
+    let uuid = this.uuid.ok_or(Shared::NoUuid)?;
+    let mut place = Place { roots: this.roots.clone(), ..Place::default() };
+    for other in all.iter().filter(|other| other.table != this.table) {
+        let is_overridden = other.uuid.is_some_and(|uuid| exclusive.contains(&uuid));
+        if other.uuid == Some(uuid) {
+            if !is_overridden {
+                return Err(Shared::Twin { other: other.table.full(), uuid });
+            }
+            place.neighbours.insert(other.table.clone());
+        }
+        if let Some(root) = this.roots.intersection(&other.roots).next() {
+            if !is_overridden {
+                return Err(Shared::SameRoot { other: other.table.full(), root: root.clone() });
+            }
+            place.neighbours.insert(other.table.clone());
+        }
+        for theirs in other.roots.difference(&this.roots) {
+            if this.roots.iter().any(|ours| ours.covers(theirs)) {
+                place.inner.insert(theirs.clone());
+            }
+            if this.roots.iter().any(|ours| theirs.covers(ours)) {
+                place.neighbours.insert(other.table.clone());
+            }
+        }
+    }
+    Ok(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::LocationRules;
+
+    fn rules() -> LocationRules {
+        LocationRules::default()
+    }
+
+    fn table(name: &str, uuid: u128, roots: &[&str]) -> TableRoots {
+        TableRoots {
+            table: TableName { catalog: "c".into(), namespace: vec!["db".into()], name: name.into() },
+            metadata_location: String::new(),
+            uuid: (uuid > 0).then(|| Uuid::from_u128(uuid)),
+            roots: roots.iter().map(|root| rules().root(root).unwrap()).collect(),
+        }
+    }
+
+    fn texts(roots: &BTreeSet<Root>) -> Vec<&str> {
+        roots.iter().map(Root::as_str).collect()
+    }
+
+    #[test]
+    fn twins_and_equal_roots_are_shared_unless_an_override_names_them() {
+        let this = table("t", 1, &["s3://wh/t", "s3://data/t"]);
+        let twin = table("copy", 1, &["s3://wh/copy"]);
+        let same = table("same", 2, &["s3a://data//t/"]);
+        let none = BTreeSet::new();
+        assert!(matches!(place(&this, &[this.clone(), twin.clone()], &none), Err(Shared::Twin { .. })));
+        assert!(matches!(place(&this, std::slice::from_ref(&same), &none), Err(Shared::SameRoot { .. })));
+        assert_eq!(place(&table("t", 0, &["s3://wh/t"]), &[], &none), Err(Shared::NoUuid));
+        let exclusive = [1, 2].map(Uuid::from_u128).into();
+        let place = place(&this, &[twin.clone(), same.clone()], &exclusive).unwrap();
+        assert_eq!(place.neighbours, [twin.table, same.table].into());
+    }
+
+    #[test]
+    fn a_nested_root_is_left_out_of_the_outer_and_the_outer_counts_for_the_inner() {
+        let outer = table("outer", 1, &["s3://wh/db"]);
+        let inner = table("inner", 2, &["s3://wh/db/inner"]);
+        let sibling = table("sibling", 3, &["s3://wh/db2"]);
+        let all = [outer.clone(), inner.clone(), sibling.clone()];
+        let of = |this: &TableRoots| place(this, &all, &BTreeSet::new()).unwrap();
+        assert_eq!((texts(&of(&outer).inner), of(&outer).neighbours), (vec!["s3://wh/db/inner/"], BTreeSet::new()));
+        assert_eq!((of(&inner).inner, of(&inner).neighbours), (BTreeSet::new(), [outer.table.clone()].into()));
+        assert_eq!((of(&sibling).inner, of(&sibling).neighbours), (BTreeSet::new(), BTreeSet::new()));
+    }
+}

@@ -1,0 +1,174 @@
+//! Bulk deletes with one outcome per object (safety rule 12). The only caller is `sweep`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use futures::stream::{self, StreamExt};
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+
+use super::{Storage, StorageError, StorageErrorKind};
+use crate::model::Location;
+
+/// A delete that did what it should.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deleted {
+    /// The store took the delete.
+    Deleted,
+    /// There was no such object.
+    AlreadyGone,
+}
+
+/// S3's limit on keys in one request.
+const BATCH: usize = 1000;
+/// Single deletes in flight, where a bulk request did not settle a key.
+const SINGLE: usize = 16;
+
+impl Storage {
+    /// Deletes these objects; every one of them has an outcome, in the order given.
+    ///
+    /// What a bulk request does not confirm by name is deleted singly, since the text of a bulk error does
+    /// not reliably tell which keys it is about.
+    pub async fn delete(&self, locations: Vec<Location>) -> Vec<(Location, Result<Deleted, StorageError>)> {
+        let mut outcomes: Vec<Option<Result<Deleted, StorageError>>> = Vec::new();
+        outcomes.resize_with(locations.len(), || None);
+        let mut batches: BTreeMap<&str, (Arc<dyn ObjectStore>, Vec<(usize, Path)>)> = BTreeMap::new();
+        for (index, location) in locations.iter().enumerate() {
+            match location
+                .object_path()
+                .map_err(StorageError::from)
+                .and_then(|path| Ok((self.store_of(location)?, path)))
+            {
+                Ok((store, path)) => {
+                    batches.entry(location.store()).or_insert_with(|| (store, Vec::new())).1.push((index, path));
+                }
+                Err(error) => outcomes[index] = Some(Err(error)),
+            }
+        }
+        for (store, keys) in batches.into_values() {
+            for batch in keys.chunks(BATCH) {
+                let confirmed = bulk(&store, batch).await;
+                let rest: Vec<_> = batch.iter().filter(|(_, path)| !confirmed.contains_key(path)).cloned().collect();
+                for (index, path) in batch {
+                    outcomes[*index] = confirmed.get(path).copied().map(Ok);
+                }
+                let singles: Vec<_> = stream::iter(rest)
+                    .map(|(index, path)| {
+                        let (store, location) = (Arc::clone(&store), locations[index].raw().to_owned());
+                        async move { (index, single(&store, &path, &location).await) }
+                    })
+                    .buffer_unordered(SINGLE)
+                    .collect()
+                    .await;
+                for (index, outcome) in singles {
+                    outcomes[index] = Some(outcome);
+                }
+            }
+        }
+        let untold = |location: &Location| {
+            Err(StorageError {
+                location: location.raw().to_owned(),
+                kind: StorageErrorKind::Unavailable,
+                reason: "the store did not tell what became of it".to_owned(),
+            })
+        };
+        locations
+            .into_iter()
+            .zip(outcomes)
+            .map(|(location, outcome)| {
+                let outcome = outcome.unwrap_or_else(|| untold(&location));
+                (location, outcome)
+            })
+            .collect()
+    }
+}
+
+/// The keys of the batch that the store confirms. In a task of its own: an answer that names a key which
+/// was not asked for panics the client, and that must cost this batch only.
+async fn bulk(store: &Arc<dyn ObjectStore>, batch: &[(usize, Path)]) -> HashMap<Path, Deleted> {
+    let paths: Vec<Path> = batch.iter().map(|(_, path)| path.clone()).collect();
+    if paths.len() < 2 {
+        return HashMap::new();
+    }
+    let store = Arc::clone(store);
+    let task = tokio::spawn(async move {
+        let paths: Vec<_> = paths.into_iter().map(Ok).collect();
+        let mut results = store.delete_stream(stream::iter(paths).boxed());
+        let mut confirmed = HashMap::new();
+        while let Some(result) = results.next().await {
+            if let Ok(path) = result {
+                confirmed.insert(path, Deleted::Deleted);
+            }
+        }
+        confirmed
+    });
+    task.await.unwrap_or_default()
+}
+
+async fn single(store: &Arc<dyn ObjectStore>, path: &Path, location: &str) -> Result<Deleted, StorageError> {
+    let (store, path) = (Arc::clone(store), path.clone());
+    let task = tokio::spawn(async move { store.delete(&path).await });
+    let unavailable =
+        |reason: String| StorageError { location: location.to_owned(), kind: StorageErrorKind::Unavailable, reason };
+    match task.await.map_err(|error| unavailable(format!("the client failed: {error}")))? {
+        Ok(()) => Ok(Deleted::Deleted),
+        Err(error) => match StorageError::of(location, &error) {
+            StorageError { kind: StorageErrorKind::NotFound, .. } => Ok(Deleted::AlreadyGone),
+            error => Err(error),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::model::LocationRules;
+
+    #[tokio::test]
+    async fn every_object_has_its_own_outcome_and_its_neighbours_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = Storage::new(LocationRules::default(), BTreeMap::new(), 4);
+        let at = |name: &str| format!("file://{}/{name}", folder.path().display());
+        for name in ["p=a%2Fb/1", "p=New+York/2", "p=New York/3", "日本", "keep%20me", "keep me"] {
+            storage.write_new(&at(name), Bytes::from_static(b"x")).await.unwrap();
+        }
+        std::fs::create_dir(folder.path().join("folder")).unwrap();
+        let names = ["p=a%2Fb/1", "absent", "p=New York/3", "日本", "a//b", "keep%20me", "folder"];
+        let locations = names.iter().map(|name| storage.rules().parse(&at(name)).unwrap()).collect();
+        let outcomes = storage.delete(locations).await;
+        let told: Vec<_> =
+            outcomes.iter().map(|(location, outcome)| (location.file_name(), outcome.as_ref().ok().copied())).collect();
+        assert_eq!(
+            told,
+            [
+                ("1", Some(Deleted::Deleted)),
+                ("absent", Some(Deleted::AlreadyGone)),
+                ("3", Some(Deleted::Deleted)),
+                ("日本", Some(Deleted::Deleted)),
+                ("b", None),
+                ("keep%20me", Some(Deleted::Deleted)),
+                ("folder", None),
+            ]
+        );
+        for name in ["p=New+York/2", "keep me"] {
+            assert_eq!(&storage.read(&at(name)).await.unwrap()[..], b"x", "{name}");
+        }
+        assert!(folder.path().join("folder").try_exists().unwrap());
+    }
+
+    #[tokio::test]
+    async fn an_object_that_must_be_new_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = Storage::new(LocationRules::default(), BTreeMap::new(), 4);
+        let at = format!("{}/x", folder.path().display());
+        storage.write_new(&at, Bytes::from_static(b"1")).await.unwrap();
+        let error = storage.write_new(&at, Bytes::from_static(b"2")).await.unwrap_err();
+        assert_eq!(error.kind, StorageErrorKind::AlreadyExists);
+        assert_eq!(storage.head(&at).await.unwrap().size, 1);
+        assert_eq!(storage.read(&format!("{at}y")).await.unwrap_err().kind, StorageErrorKind::NotFound);
+    }
+}

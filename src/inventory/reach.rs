@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::stream::{self, StreamExt};
 
-use super::manifests::{self, ManifestCounts, ManifestContent, ManifestRef, Status, Unreadable};
+use super::manifests::{self, ManifestContent, ManifestCounts, ManifestRef, Status, Unreadable};
 use crate::model::{Candidate, FileKind, Fingerprint, ManifestSource, Snapshot, SnapshotId, TableState};
 use crate::state::Retained;
 use crate::storage::{Storage, StorageError};
@@ -138,7 +138,9 @@ impl Reader {
     ) -> Vec<(&'s Snapshot, Result<Arc<[u32]>, Unreadable>)> {
         let snapshots: Vec<_> = snapshots.into_iter().collect();
         stream::iter(snapshots)
-            .map(|snapshot| async move { (snapshot, self.list(snapshot).await.map_err(|error| of_snapshot(error, snapshot))) })
+            .map(|snapshot| async move {
+                (snapshot, self.list(snapshot).await.map_err(|error| of_snapshot(error, snapshot)))
+            })
             .buffered(self.storage.concurrency())
             .collect()
             .await

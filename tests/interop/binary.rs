@@ -96,7 +96,8 @@ impl Paused {
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         while !gate.with_extension("reached").exists() {
             if process.try_wait().unwrap().is_some() {
-                panic!("ended without reaching {place}: {}", Answer::from(process.wait_with_output().unwrap()));
+                let answer = Answer::from(process.wait_with_output().unwrap());
+                panic!("ended without reaching {place}: {answer}");
             }
             std::thread::sleep(Duration::from_millis(5));
         }

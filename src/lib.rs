@@ -1,4 +1,5 @@
 //! Icewarden.
+pub mod apply;
 pub mod catalog;
 pub mod clock;
 pub mod config;
@@ -8,5 +9,8 @@ pub mod guard;
 pub mod inventory;
 pub mod model;
 pub mod plan;
+pub mod report;
+pub mod run;
 pub mod state;
 pub mod storage;
+pub mod sweep;

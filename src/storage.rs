@@ -12,12 +12,16 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig};
 
+use crate::clock::Clock;
 use crate::config::Secret;
-use crate::model::{BadLocation, Location, LocationRules, ObjectFacts, Unrepresentable};
+use crate::model::{Age, BadLocation, Location, LocationRules, ObjectFacts, Timestamp, Unrepresentable};
 
 mod delete;
 
 pub use delete::Deleted;
+
+/// How long a store may take to tell its time.
+const CLOCK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// The stores of a lake; cheap to clone.
 #[derive(Clone)]
@@ -76,7 +80,7 @@ impl Storage {
         Ok(ObjectFacts {
             size: meta.size,
             // A store that keeps no time answers the epoch; that is no time (safety rule 3).
-            modified: Some(meta.last_modified.into()).filter(|time: &crate::model::Timestamp| time.0 > 0),
+            modified: Some(meta.last_modified.into()).filter(|time: &Timestamp| time.0 > 0),
             etag: meta.e_tag,
         })
     }
@@ -89,6 +93,24 @@ impl Storage {
     /// Writes an object, replacing what is there.
     pub async fn write(&self, location: &str, bytes: Bytes) -> Result<(), StorageError> {
         self.put(location, bytes, PutMode::Overwrite).await
+    }
+
+    /// How much the clock of the store at this location and our system clock differ, and whose clock that is;
+    /// `None` where the store has no clock of its own or does not tell (safety rule 3).
+    pub async fn clock_skew(&self, location: &str) -> Option<(String, Age)> {
+        let location = self.rules.parse(location).ok()?;
+        if location.scheme() != "s3" {
+            return None;
+        }
+        let options = self.options.get(location.store())?;
+        let endpoint = ["endpoint", "aws_endpoint", "endpoint_url", "aws_endpoint_url"]
+            .iter()
+            .find_map(|key| options.get(*key))?;
+        // Any answer carries the time, a refusal too.
+        let answer = reqwest::Client::new().head(endpoint.reveal()).timeout(CLOCK_TIMEOUT).send().await.ok()?;
+        let date = answer.headers().get(reqwest::header::DATE)?.to_str().ok()?;
+        let theirs = chrono::DateTime::parse_from_rfc2822(date).ok()?.timestamp_millis();
+        Some((location.store().to_owned(), Clock::system().since(Timestamp(theirs))))
     }
 
     async fn put(&self, location: &str, bytes: Bytes, mode: PutMode) -> Result<(), StorageError> {

@@ -1,0 +1,129 @@
+//! Commits to the catalog and marks files. Deletes nothing: that is the sweep's alone.
+//!
+//! The order is: intent (durable) → commit → settle → marks. A crash between any two loses nothing: before a
+//! table is planned or swept again, its open intents are settled by the same code ([`settle`]).
+
+pub mod commit;
+pub mod mark;
+pub mod settle;
+
+use std::sync::Arc;
+
+use crate::catalog::{Catalog, LoadedTable};
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::error::Error;
+use crate::failpoint;
+use crate::model::{Age, RunId, TableName, Timestamp};
+use crate::state::{Acquired, AuditRow, Holder, LeaseGuard, Plans, State};
+use crate::storage::Storage;
+
+/// How long a lease lasts without being renewed. It is renewed before each commit and each batch of deletes;
+/// the longest request between two of those must fit in.
+const LEASE: Age = Age(15 * 60_000);
+
+/// The parts of a lake that acting on a table needs.
+#[derive(Debug, Clone)]
+pub struct Hands {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// Table storage.
+    pub storage: Storage,
+    /// The state database.
+    pub state: State,
+    /// The plans store.
+    pub plans: Plans,
+    /// Where `now` comes from.
+    pub clock: Clock,
+}
+
+/// One run's work on one table, under its lease.
+#[derive(Debug)]
+pub struct Work<'a> {
+    /// What it works with.
+    pub hands: &'a Hands,
+    /// All catalogs.
+    pub catalogs: &'a [Catalog],
+    /// The table's catalog.
+    pub catalog: &'a Catalog,
+    /// Which run.
+    pub run: &'a RunId,
+    /// Who asked for it.
+    pub actor: &'a str,
+    /// Read once for the run.
+    pub now: Timestamp,
+    /// The table's lease; none in a run that only looks, which may neither commit nor delete.
+    pub lease: Option<LeaseGuard>,
+}
+
+/// Takes the lease on a table by its uuid (safety rule 14).
+pub async fn lease(state: &State, uuid: uuid::Uuid, what: String) -> Result<Option<LeaseGuard>, Error> {
+    // A lease is about processes that run now, so it lives on the system's clock, not on the run's `now`.
+    match state.acquire(&uuid.to_string(), &Holder::this(what), Clock::system(), LEASE).await? {
+        Acquired::Guard(guard) => Ok(Some(guard)),
+        Acquired::HeldBy(holder) => Err(Error::Busy {
+            holder: holder.map_or_else(|| "another process on this machine".to_owned(), |lease| lease.to_string()),
+        }),
+    }
+}
+
+impl Work<'_> {
+    /// Asks, right before a commit or a batch of deletes, whether it may still be done: the lease is ours, and
+    /// nobody put a hold on the table (safety rules 14 and 18).
+    pub async fn may_go_on(&mut self, table: &TableName, before: &'static str) -> Result<(), Error> {
+        let is_held = match &mut self.lease {
+            Some(lease) => lease.renew(Clock::system()).await?,
+            None => false,
+        };
+        if !is_held {
+            return Err(Error::LeaseLost { before });
+        }
+        if let Some(hold) = self.hands.state.held(table).await? {
+            return Err(Error::Held { by: hold.by, reason: hold.reason, before });
+        }
+        failpoint::pass(if before == "commit" { "before-commit" } else { "before-delete" }).await;
+        Ok(())
+    }
+
+    /// Gives the lease back.
+    pub async fn end(self) -> Result<(), Error> {
+        match self.lease {
+            Some(lease) => Ok(lease.release().await?),
+            None => Ok(()),
+        }
+    }
+
+    /// Loads the table as it is now.
+    pub async fn load(&self, table: &TableName) -> Result<LoadedTable, Error> {
+        Ok(self.catalog.load(table).await?)
+    }
+
+    /// Loads any table of any catalog: one whose references count beside this table's.
+    pub async fn load_any(&self, table: &TableName) -> Result<LoadedTable, Error> {
+        let catalog = self.catalogs.iter().find(|catalog| catalog.name() == table.catalog).unwrap_or(self.catalog);
+        Ok(catalog.load(table).await?)
+    }
+
+    /// Writes a row of the audit log (safety rule 18).
+    pub async fn audit(
+        &self,
+        action: &str,
+        table: &TableName,
+        plan: Option<crate::model::PlanId>,
+        outcome: &str,
+        detail: &serde_json::Value,
+    ) -> Result<(), Error> {
+        let row = AuditRow {
+            at: self.now,
+            actor: self.actor.to_owned(),
+            action: action.to_owned(),
+            catalog: Some(table.catalog.clone()),
+            table: Some(table.clone()),
+            plan,
+            run: Some(self.run.clone()),
+            outcome: outcome.to_owned(),
+            detail: detail.to_string(),
+        };
+        Ok(self.hands.state.append_audit(&row).await?)
+    }
+}

@@ -1,0 +1,158 @@
+//! Marks: the files that may go, with the identity that they must still have when they go (safety rule 16).
+
+use futures::stream::{self, StreamExt};
+use serde_json::json;
+
+use super::Work;
+use crate::catalog::LoadedTable;
+use crate::error::Error;
+use crate::model::{FileKind, PlanId, TableState, Timestamp};
+use crate::report::{MarksReport, TableReport};
+use crate::state::{Entry, Intent, ListWriter, MarkList, MarkStatus, Retained};
+use crate::storage::StorageErrorKind;
+
+/// Makes the files of an intent marks, and closes it, in one transaction.
+pub(super) async fn intent(
+    work: &Work<'_>,
+    intent: &Intent,
+    plan: PlanId,
+    location: &str,
+    state: &TableState,
+    report: &mut TableReport,
+) -> Result<(), Error> {
+    let (entries, retained) = work.hands.plans.read_list(&intent.candidates).await?.read_all()?;
+    let entries = identified(work, entries, report).await;
+    let mut lists = Vec::new();
+    if !entries.is_empty() {
+        let proof = Proof { location, state, plan };
+        lists.push(write(work, intent, &proof, entries, &retained).await?);
+    }
+    work.hands.state.mark_intent(&intent.id, &lists, work.now).await?;
+    for list in &lists {
+        note(work, list, report).await?;
+    }
+    Ok(())
+}
+
+/// Marks metadata files that no commit stands behind: those that fell off the log of a catalog whose client
+/// removes them, and those written for a commit that was lost. The second proof keeps what the table names.
+pub(super) async fn loose_files(
+    work: &Work<'_>,
+    table: &LoadedTable,
+    files: &[String],
+    why: &str,
+    report: &mut TableReport,
+) -> Result<(), Error> {
+    let Some(uuid) = table.state.uuid else { return Ok(()) };
+    let entries = files.iter().map(|file| Entry {
+        kind: FileKind::Metadata,
+        location: file.clone(),
+        facts: None,
+        recorded_size: None,
+    });
+    let entries = identified(work, entries.collect(), report).await;
+    if entries.is_empty() {
+        return Ok(());
+    }
+    let intent = Intent {
+        id: String::new(),
+        table: table.name.clone(),
+        uuid,
+        run: work.run.clone(),
+        base_metadata_location: table.metadata_location.clone(),
+        base_last_updated: table.state.last_updated,
+        removed_refs: Vec::new(),
+        removed_snapshots: Vec::new(),
+        inputs: String::new(),
+        candidates: crate::state::ListFile { location: String::new(), sha256: String::new(), objects: 0, bytes: 0 },
+        created_at: work.now,
+    };
+    let plan = PlanId::from_hash(&[0; 32]);
+    let proof = Proof { location: &table.metadata_location, state: &table.state, plan };
+    let list = write(work, &intent, &proof, entries, &[]).await?;
+    work.hands.state.create_marks(&list).await?;
+    tracing::debug!(table = %table.name, list = %list.id, why, "marked metadata files");
+    note(work, &list, report).await
+}
+
+/// The metadata that the proof was made on.
+struct Proof<'a> {
+    location: &'a str,
+    state: &'a TableState,
+    plan: PlanId,
+}
+
+/// Asks the store what each file is now. One that is gone needs no mark; one that cannot be asked for is marked
+/// without an identity, and is then only tested for being newer than the mark.
+async fn identified(work: &Work<'_>, entries: Vec<Entry>, report: &mut TableReport) -> Vec<Entry> {
+    let storage = &work.hands.storage;
+    let asked: Vec<Option<Entry>> = stream::iter(entries)
+        .map(|entry| async move {
+            match storage.head(&entry.location).await {
+                Ok(facts) => Some(Entry { facts: Some(facts), ..entry }),
+                Err(error) if error.kind == StorageErrorKind::NotFound => None,
+                Err(_) => Some(entry),
+            }
+        })
+        .buffered(storage.concurrency())
+        .collect()
+        .await;
+    report.counts.already_gone += asked.iter().filter(|entry| entry.is_none()).count() as u64;
+    asked.into_iter().flatten().collect()
+}
+
+async fn write(
+    work: &Work<'_>,
+    intent: &Intent,
+    proof: &Proof<'_>,
+    entries: Vec<Entry>,
+    retained: &[Retained],
+) -> Result<MarkList, Error> {
+    let id = work.hands.state.new_mark_id().await?;
+    let name = format!("marks/{id}.zst");
+    let location = work.hands.plans.location(&name)?;
+    let header = json!({
+        "marks": id,
+        "table": intent.table.full(),
+        "uuid": intent.uuid,
+        "metadata_location": proof.location,
+        "created_at": work.now,
+    });
+    let (bytes, list) = ListWriter::write_all(&header, entries, retained, &location)?;
+    work.hands.plans.write(&name, bytes).await?;
+    Ok(MarkList {
+        id,
+        table: intent.table.clone(),
+        uuid: intent.uuid,
+        run: work.run.clone(),
+        plan: proof.plan,
+        job: "expire".to_owned(),
+        created_at: work.now,
+        due_at: due(work),
+        metadata_location: proof.location.to_owned(),
+        last_sequence_number: proof.state.last_sequence_number,
+        last_updated: proof.state.last_updated,
+        list,
+        status: MarkStatus::Open,
+        note: None,
+        closed_at: None,
+    })
+}
+
+fn due(work: &Work<'_>) -> Timestamp {
+    work.now.plus(work.hands.config.expire.grace)
+}
+
+async fn note(work: &Work<'_>, list: &MarkList, report: &mut TableReport) -> Result<(), Error> {
+    report.counts.marked_objects += list.list.objects;
+    report.counts.marked_bytes += list.list.bytes;
+    report.marks.push(MarksReport {
+        id: list.id.clone(),
+        objects: list.list.objects,
+        bytes: list.list.bytes,
+        due_at: list.due_at,
+    });
+    let detail =
+        json!({ "marks": list.id, "objects": list.list.objects, "bytes": list.list.bytes, "due_at": list.due_at });
+    work.audit("mark", &list.table, Some(list.plan), "done", &detail).await
+}

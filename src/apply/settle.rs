@@ -1,0 +1,244 @@
+//! What became of an intent: found out from the table itself, never from an answer (safety rules 9 and 10).
+//!
+//! The same code settles a commit that was just made, one whose answer was lost, and one that a crash left
+//! behind. The line of the metadata log decides: the first file after the intent's base that lacks all that
+//! the intent removes is our commit, and the file before it is what the commit really replaced.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::commit::committed;
+use super::{Work, mark};
+use crate::catalog::LoadedTable;
+use crate::catalog::metadata;
+use crate::error::Error;
+use crate::model::{LocationRules, PlanId, TableState};
+use crate::plan::{retention, values};
+use crate::report::{Outcome, TableReport};
+use crate::state::{Closed, FindingKind, Intent, Observation, Severity};
+use crate::storage::Storage;
+
+/// What an intent keeps so that its plan can be made again.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Inputs {
+    /// The plan's id.
+    pub plan: PlanId,
+    /// What its values were resolved from.
+    pub values: values::Inputs,
+}
+
+/// What became of an intent.
+#[derive(Debug)]
+pub enum Settled {
+    /// What it removes is still there.
+    NotApplied,
+    /// It is this metadata file.
+    Applied {
+        /// Our commit.
+        location: String,
+        /// As it is.
+        after: Box<TableState>,
+        /// What it replaced.
+        before: Box<TableState>,
+        /// The file that it replaced.
+        before_location: String,
+    },
+    /// The removals are in the table, but not what they replaced.
+    NoPredecessor {
+        /// Which file is missing, or why the log does not tell.
+        reason: String,
+    },
+}
+
+/// Finds out what became of an intent. `base` is the file that it was made on, where we still have it.
+pub async fn settle(storage: &Storage, intent: &Intent, base: Option<&LoadedTable>, current: &LoadedTable) -> Settled {
+    let rules = storage.rules();
+    if same(rules, &current.metadata_location, &intent.base_metadata_location) || !lacks(&current.state, intent) {
+        return Settled::NotApplied;
+    }
+    let mut line: Vec<&str> = current.state.metadata_log.iter().map(|entry| entry.location.as_str()).collect();
+    line.push(&current.metadata_location);
+    let Some(at) = line.iter().position(|file| same(rules, file, &intent.base_metadata_location)) else {
+        return Settled::NoPredecessor {
+            reason: format!("the metadata log does not reach back to {}", intent.base_metadata_location),
+        };
+    };
+    let mut before: Option<(&str, TableState)> = None;
+    for file in &line[at..] {
+        let read = if same(rules, file, &current.metadata_location) {
+            Ok((*current.state).clone())
+        } else if let Some(base) = base.filter(|base| same(rules, file, &base.metadata_location)) {
+            Ok((*base.state).clone())
+        } else {
+            metadata::read(storage, file).await.map(|(_, state)| state)
+        };
+        let state = match read {
+            Ok(state) => state,
+            Err(error) => return Settled::NoPredecessor { reason: error.to_string() },
+        };
+        if lacks(&state, intent) {
+            return match before {
+                Some((before_location, before)) => Settled::Applied {
+                    location: (*file).to_owned(),
+                    after: Box::new(state),
+                    before: Box::new(before),
+                    before_location: before_location.to_owned(),
+                },
+                // The base itself lacks them: somebody removed them before us.
+                None => Settled::NotApplied,
+            };
+        }
+        before = Some((file, state));
+    }
+    Settled::NotApplied
+}
+
+/// Whether nothing that the intent removes is there. Refs count only where no snapshot goes: a dropped name
+/// may be used again.
+fn lacks(state: &TableState, intent: &Intent) -> bool {
+    if intent.removed_snapshots.is_empty() {
+        return intent.removed_refs.iter().all(|name| !state.refs.contains_key(name));
+    }
+    let there = state.snapshot_ids();
+    intent.removed_snapshots.iter().all(|id| !there.contains(id))
+}
+
+fn same(rules: &LocationRules, left: &str, right: &str) -> bool {
+    left == right || matches!((rules.parse(left), rules.parse(right)), (Ok(left), Ok(right)) if left == right)
+}
+
+/// Acts on what was found out: marks, or a finding. The intent is closed, but for one that was not applied.
+pub async fn conclude(
+    work: &mut Work<'_>,
+    intent: &Intent,
+    settled: Settled,
+    report: &mut TableReport,
+) -> Result<(), Error> {
+    let inputs: Inputs = serde_json::from_str(&intent.inputs)?;
+    match settled {
+        Settled::NotApplied => close_void(work, intent).await,
+        Settled::NoPredecessor { reason } => {
+            committed(intent, "(not known)", report);
+            raise(
+                work,
+                intent,
+                FindingKind::NoPredecessor,
+                Severity::Warning,
+                format!("what the expiry of {} replaced cannot be read: {reason}", intent.table),
+                "nothing was marked; the orphan job finds the files",
+            )
+            .await?;
+            work.hands.state.close_intent(&intent.id, Closed::NoPredecessor, work.now).await?;
+            work.audit("commit", &intent.table, Some(inputs.plan), "no_predecessor", &json!({ "reason": reason }))
+                .await?;
+            report.ended(Outcome::Partial, format!("the commit was applied, but nothing was marked: {reason}"));
+            Ok(())
+        }
+        Settled::Applied { location, after, before, before_location } => {
+            committed(intent, &location, report);
+            if let Some(difference) = difference(intent, &inputs.values, &before, &after) {
+                let message = format!(
+                    "the expiry of {} removed other things than it planned: {difference}; the state before is {before_location}",
+                    intent.table
+                );
+                raise(
+                    work,
+                    intent,
+                    FindingKind::UnplannedRemoval,
+                    Severity::Critical,
+                    message.clone(),
+                    "no file was marked; register the table from that metadata file, or acknowledge the finding",
+                )
+                .await?;
+                work.hands.state.close_intent(&intent.id, Closed::Unplanned, work.now).await?;
+                let detail = json!({ "difference": difference, "before": before_location, "after": location });
+                work.audit("commit", &intent.table, Some(inputs.plan), "unplanned_removal", &detail).await?;
+                report.ended(Outcome::Failed, message);
+                return Ok(());
+            }
+            let detail = json!({
+                "metadata_location": location,
+                "snapshots": intent.removed_snapshots,
+                "refs": intent.removed_refs,
+            });
+            work.audit("commit", &intent.table, Some(inputs.plan), "done", &detail).await?;
+            mark::intent(work, intent, inputs.plan, &location, &after, report).await
+        }
+    }
+}
+
+/// What the commit did beyond, or short of, the plan made on what it really replaced (safety rule 10).
+fn difference(intent: &Intent, inputs: &values::Inputs, before: &TableState, after: &TableState) -> Option<String> {
+    let (refs, snapshots) = retention::removed(before, after);
+    let list = |what: &str, names: Vec<String>| (!names.is_empty()).then(|| format!("{what} {}", names.join(", ")));
+    let (wanted_refs, wanted): (BTreeSet<_>, BTreeSet<_>) =
+        (intent.removed_refs.iter().collect(), intent.removed_snapshots.iter().collect());
+    let extra = [
+        list("ref", refs.iter().filter(|name| !wanted_refs.contains(name)).map(ToString::to_string).collect()),
+        list("snapshot", snapshots.iter().filter(|id| !wanted.contains(id)).map(ToString::to_string).collect()),
+    ];
+    let extra: Vec<String> = extra.into_iter().flatten().collect();
+    if !extra.is_empty() {
+        return Some(format!("{} went too", extra.join(" and ")));
+    }
+    if refs.len() != wanted_refs.len() || snapshots.len() != wanted.len() {
+        return Some("some of it was gone before".to_owned());
+    }
+    if !before.gc_enabled() {
+        return Some("gc.enabled was switched off before the commit landed".to_owned());
+    }
+    let again = values::resolve(before, inputs)
+        .map_err(|error| error.to_string())
+        .and_then(|values| retention::plan(before, &values).map_err(|error| error.to_string()));
+    let again = match again {
+        Ok(plan) => plan,
+        Err(reason) => return Some(format!("the plan cannot be made on what it replaced: {reason}")),
+    };
+    let drops: BTreeSet<_> = again.dropped_refs().map(|decision| &decision.name).collect();
+    let goes: BTreeSet<_> = again.expired().map(|decision| decision.id).collect();
+    let kept = [
+        list("ref", refs.iter().filter(|name| !drops.contains(name)).map(ToString::to_string).collect()),
+        list("snapshot", snapshots.iter().filter(|id| !goes.contains(id)).map(ToString::to_string).collect()),
+    ];
+    let kept: Vec<String> = kept.into_iter().flatten().collect();
+    (!kept.is_empty()).then(|| format!("{} would be kept by a plan made on what it replaced", kept.join(" and ")))
+}
+
+/// Closes an intent that was not applied.
+pub(super) async fn close_void(work: &Work<'_>, intent: &Intent) -> Result<(), Error> {
+    Ok(work.hands.state.close_intent(&intent.id, Closed::Void, work.now).await?)
+}
+
+/// Settles every open intent of a table, before it is planned or swept.
+pub async fn open_intents(work: &mut Work<'_>, current: &LoadedTable, report: &mut TableReport) -> Result<(), Error> {
+    let Some(uuid) = current.state.uuid else { return Ok(()) };
+    for intent in work.hands.state.open_intents(&current.name.catalog, uuid).await? {
+        let settled = settle(&work.hands.storage, &intent, None, current).await;
+        conclude(work, &intent, settled, report).await?;
+    }
+    Ok(())
+}
+
+async fn raise(
+    work: &Work<'_>,
+    intent: &Intent,
+    kind: FindingKind,
+    severity: Severity,
+    message: String,
+    advice: &str,
+) -> Result<(), Error> {
+    let seen = Observation {
+        kind,
+        table: intent.table.clone(),
+        uuid: Some(intent.uuid),
+        ref_name: None,
+        severity,
+        numbers: json!({ "snapshots": intent.removed_snapshots.len(), "refs": intent.removed_refs.len() }),
+        message,
+        advice: advice.to_owned(),
+    };
+    work.hands.state.raise(&seen, work.now).await?;
+    Ok(())
+}

@@ -1,0 +1,321 @@
+//! What a run did, as data. CLI output, JSON and the state's rows are drawn from it.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::model::{Age, PlanId, RefName, RunId, SnapshotId, TableName, Timestamp};
+use crate::plan::retention::{RefDecision, SnapshotVerdict};
+use crate::plan::{ExpirePlan, ExpiredBecause, KeptFile, Sourced};
+use crate::storage::StorageErrorKind;
+
+/// What a run does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Job {
+    /// Expire snapshots and refs.
+    Expire,
+    /// Delete marked files whose grace period is over.
+    Sweep,
+}
+
+impl Job {
+    /// One word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Expire => "expire",
+            Self::Sweep => "sweep",
+        }
+    }
+}
+
+/// How it ended for a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// All was done, or there was nothing to do.
+    Done,
+    /// The table is not ours to touch (safety rules 4 and 6).
+    Skipped,
+    /// Something is left for a later run.
+    Partial,
+    /// A guard said no.
+    Refused,
+    /// It could not be done.
+    Failed,
+}
+
+impl Outcome {
+    /// One word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Skipped => "skipped",
+            Self::Partial => "partial",
+            Self::Refused => "refused",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// A whole run.
+#[derive(Debug, Clone, Serialize)]
+pub struct RunReport {
+    /// Its id.
+    pub run: RunId,
+    /// What it did.
+    pub job: Job,
+    /// Whether it acted, or only looked.
+    pub applied: bool,
+    /// The time that it was made for.
+    pub now: Timestamp,
+    /// One per table, sorted by name.
+    pub tables: Vec<TableReport>,
+    /// What concerns no single table.
+    pub notes: Vec<String>,
+}
+
+impl RunReport {
+    /// The exit code of the command that asked for it.
+    pub fn exit_code(&self) -> u8 {
+        let of = |outcome| self.tables.iter().filter(|table| table.outcome == outcome).count();
+        let (failed, refused, partial) = (of(Outcome::Failed), of(Outcome::Refused), of(Outcome::Partial));
+        match (failed, refused, partial) {
+            (0, 0, 0) => 0,
+            (0, 0, _) => 4,
+            (0, _, _) => 3,
+            _ if failed == self.tables.len() => 1,
+            _ => 4,
+        }
+    }
+
+    /// The gravest outcome of any table.
+    pub fn outcome(&self) -> Outcome {
+        self.tables.iter().map(|table| table.outcome).max().unwrap_or(Outcome::Done)
+    }
+}
+
+/// What became of one table.
+#[derive(Debug, Clone, Serialize)]
+pub struct TableReport {
+    /// Which.
+    pub table: TableName,
+    /// Its uuid, where it was found out.
+    pub uuid: Option<Uuid>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Why, where it did not end as done.
+    pub reason: Option<String>,
+    /// What to do about it.
+    pub advice: Option<String>,
+    /// The expiry's plan.
+    pub plan: Option<PlanReport>,
+    /// What was committed.
+    pub commits: Vec<CommitReport>,
+    /// What was marked.
+    pub marks: Vec<MarksReport>,
+    /// What was swept, or would be.
+    pub sweeps: Vec<SweepReport>,
+    /// All of it in numbers, from outcomes, never from intentions (safety rule 12).
+    pub counts: Counts,
+}
+
+impl TableReport {
+    /// A report to fill in.
+    pub fn new(table: TableName) -> Self {
+        Self {
+            table,
+            uuid: None,
+            outcome: Outcome::Done,
+            reason: None,
+            advice: None,
+            plan: None,
+            commits: Vec::new(),
+            marks: Vec::new(),
+            sweeps: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Notes a graver outcome; a lighter one than is noted changes nothing.
+    pub fn ended(&mut self, outcome: Outcome, reason: impl Into<String>) {
+        if outcome > self.outcome {
+            self.outcome = outcome;
+            self.reason = Some(reason.into());
+        }
+    }
+}
+
+/// Numbers of a table.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)] // each is named for what it counts
+pub struct Counts {
+    pub expired_snapshots: u64,
+    pub dropped_refs: u64,
+    pub commits: u64,
+    pub marked_objects: u64,
+    pub marked_bytes: u64,
+    pub deleted_objects: u64,
+    pub deleted_bytes: u64,
+    pub failed_deletes: u64,
+    pub already_gone: u64,
+    /// Changed, or newer than the mark.
+    pub changed: u64,
+    pub referenced_again: u64,
+    pub kept_by_hand: u64,
+    pub skipped_outside_location: u64,
+    /// Their key cannot be asked for exactly.
+    pub unrepresentable: u64,
+    /// Files of expired snapshots that could not be read.
+    pub incomplete: u64,
+}
+
+/// A plan in short.
+#[derive(Debug, Clone, Serialize)]
+pub struct PlanReport {
+    /// For `--confirm`.
+    pub id: PlanId,
+    /// The metadata file that it was decided on.
+    pub metadata_location: String,
+    /// Snapshots older than this may go.
+    pub older_than: Sourced<Age>,
+    /// A branch keeps this many.
+    pub retain_last: Sourced<i64>,
+    /// Every ref with its decision.
+    pub refs: Vec<RefDecision>,
+    /// The snapshots that go.
+    pub expired: Vec<SnapshotId>,
+    /// How many go, by reason.
+    pub expired_by: Vec<(ExpiredBecause, u64)>,
+    /// How many stay, by reason.
+    pub kept_by: Vec<(SnapshotVerdict, u64)>,
+    /// Named by the operator, but not in the table.
+    pub unknown: Vec<SnapshotId>,
+    /// Files to be marked, by kind: how many, and their bytes as far as manifests tell.
+    pub files: BTreeMap<&'static str, (u64, u64)>,
+    /// Files that are left, by reason.
+    pub left: Vec<(KeptFile, u64)>,
+    /// Some of them.
+    pub left_examples: Vec<(KeptFile, String)>,
+    /// Files of expired snapshots that cannot be read.
+    pub unreadable: Vec<String>,
+    /// Commits that it takes.
+    pub commits: u32,
+}
+
+/// Left files that a report shows by name.
+const EXAMPLES: usize = 5;
+
+impl PlanReport {
+    /// The short form of a plan.
+    pub fn of(plan: &ExpirePlan, id: PlanId) -> Self {
+        let mut expired_by: BTreeMap<ExpiredBecause, u64> = BTreeMap::new();
+        let mut kept_by: BTreeMap<SnapshotVerdict, u64> = BTreeMap::new();
+        for decision in &plan.retention.snapshots {
+            match &decision.verdict {
+                SnapshotVerdict::Expire(because) => *expired_by.entry(because.clone()).or_default() += 1,
+                kept => *kept_by.entry(kept.clone()).or_default() += 1,
+            }
+        }
+        let mut files: BTreeMap<&'static str, (u64, u64)> = BTreeMap::new();
+        for candidate in &plan.cleanup.mark {
+            let (count, bytes) = files.entry(candidate.kind.as_str()).or_default();
+            *count += 1;
+            *bytes += candidate.recorded_size.unwrap_or(0);
+        }
+        let mut left: BTreeMap<KeptFile, u64> = BTreeMap::new();
+        for (_, because) in &plan.cleanup.keep {
+            *left.entry(*because).or_default() += 1;
+        }
+        let examples = plan.cleanup.keep.iter().take(EXAMPLES);
+        Self {
+            id,
+            metadata_location: plan.metadata_location.clone(),
+            older_than: plan.retention.values.older_than.clone(),
+            retain_last: plan.retention.values.retain_last.clone(),
+            refs: plan.retention.refs.clone(),
+            expired: plan.retention.expired().map(|decision| decision.id).collect(),
+            expired_by: expired_by.into_iter().collect(),
+            kept_by: kept_by.into_iter().collect(),
+            unknown: plan.retention.unknown.clone(),
+            files,
+            left: left.into_iter().collect(),
+            left_examples: examples.map(|(file, because)| (*because, file.location.clone())).collect(),
+            unreadable: plan.left.clone(),
+            commits: plan.commits(),
+        }
+    }
+}
+
+/// A commit that was made.
+#[derive(Debug, Clone, Serialize)]
+pub struct CommitReport {
+    /// The metadata file that it made.
+    pub metadata_location: String,
+    /// Snapshots removed.
+    pub snapshots: u64,
+    /// Refs dropped.
+    pub refs: Vec<RefName>,
+}
+
+/// A mark list that was written.
+#[derive(Debug, Clone, Serialize)]
+pub struct MarksReport {
+    /// For `icewarden marks`.
+    pub id: String,
+    /// Files.
+    pub objects: u64,
+    /// Their bytes as the store says.
+    pub bytes: u64,
+    /// Not deleted before.
+    pub due_at: Timestamp,
+}
+
+/// What became of a mark list, or would become of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct SweepReport {
+    /// For `icewarden marks`.
+    pub id: String,
+    /// Files in it when the sweep began.
+    pub marked: u64,
+    /// Left as void, with the reason; nothing of it is deleted.
+    pub void: Option<String>,
+    /// In a sweep that only looks: files that would be deleted.
+    pub would_delete: u64,
+    /// Their bytes.
+    pub would_delete_bytes: u64,
+    /// Files that were not deleted, each with its reason; some of them.
+    pub not_deleted: Vec<NotDeleted>,
+}
+
+/// A marked file that was not deleted.
+#[derive(Debug, Clone, Serialize)]
+pub struct NotDeleted {
+    /// Which.
+    pub location: String,
+    /// Why.
+    pub because: Because,
+}
+
+/// Why a marked file was not deleted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Because {
+    /// It was not there.
+    AlreadyGone,
+    /// It is not the object that was marked: another size, time or tag, or newer than the mark.
+    Changed,
+    /// The table refers to it again.
+    ReferencedAgain,
+    /// It must be left.
+    Kept(KeptFile),
+    /// The store did not delete it; the mark stays for the next sweep.
+    Failed {
+        /// What kind of failure.
+        #[serde(skip)]
+        kind: StorageErrorKind,
+        /// In the store's words.
+        reason: String,
+    },
+}

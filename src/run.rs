@@ -1,0 +1,325 @@
+//! One run of a job: the only place where the stages are joined. The CLI, and later the HTTP API and the
+//! scheduler, all call [`run`].
+//!
+//! To look is to stop after the plan; to act is to go on with that same plan. There is no other difference.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::stream::{self, StreamExt};
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::apply::{Hands, Work, lease};
+use crate::catalog::Catalog;
+use crate::catalog::rest::RestCatalog;
+use crate::catalog::sql::SqlCatalog;
+use crate::clock::Clock;
+use crate::config::{CatalogKind, Config, Pattern};
+use crate::error::Error;
+use crate::inventory::world::{World, survey};
+use crate::model::{Age, PlanId, RunId, SnapshotId, TableName, Timestamp};
+use crate::report::{Job, Outcome, RunReport, TableReport};
+use crate::state::{MarkFilter, MarkList, Plans, State};
+use crate::storage::Storage;
+use crate::sweep;
+
+mod expire;
+
+/// Tables worked on at once. Each reads many files at once itself.
+const TABLES_IN_FLIGHT: usize = 4;
+
+/// A lake: its catalogs, its storage, and what is remembered of it.
+#[derive(Debug)]
+pub struct Lake {
+    /// The catalogs of the configuration, in its order.
+    pub catalogs: Vec<Catalog>,
+    /// What acting on it needs.
+    pub hands: Hands,
+}
+
+impl Lake {
+    /// Opens the lake of this configuration.
+    pub async fn open(config: Config, clock: Clock) -> Result<Self, Error> {
+        let storage = Storage::new(config.locations.clone(), config.storage.clone(), config.limits.concurrency);
+        Self::open_with(config, clock, storage).await
+    }
+
+    /// The same on storage that the caller brings.
+    pub async fn open_with(config: Config, clock: Clock, storage: Storage) -> Result<Self, Error> {
+        let state = State::open(&config.state.database).await?;
+        let plans = Plans::open(storage.clone(), &config.state.plans)?;
+        plans.restore(&state).await?;
+        let mut catalogs = Vec::new();
+        for catalog in &config.catalogs {
+            let (name, warehouse) = (catalog.name.as_str(), catalog.warehouse.as_deref());
+            catalogs.push(match &catalog.kind {
+                CatalogKind::Sql { uri } => {
+                    Catalog::Sql(SqlCatalog::open(name, uri, warehouse, storage.clone()).await?)
+                }
+                CatalogKind::Rest { uri, token, .. } => {
+                    Catalog::Rest(RestCatalog::open(name, uri, token.clone(), warehouse, storage.clone()).await?)
+                }
+            });
+        }
+        Ok(Self { catalogs, hands: Hands { config: Arc::new(config), storage, state, plans, clock } })
+    }
+
+    /// The catalog of this name.
+    pub fn catalog(&self, name: &str) -> Option<&Catalog> {
+        self.catalogs.iter().find(|catalog| catalog.name() == name)
+    }
+
+    /// Lists all catalogs, with the tables' folders.
+    pub async fn survey(&self) -> Result<World, Error> {
+        Ok(survey(&self.catalogs, &self.hands.state, self.hands.storage.rules()).await?)
+    }
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Serialize)]
+pub struct RunRequest {
+    /// The job.
+    pub job: Job,
+    /// Which tables; none given is all.
+    pub tables: Vec<Pattern>,
+    /// `--older-than`.
+    pub older_than: Option<Age>,
+    /// `--retain-last`.
+    pub retain_last: Option<u32>,
+    /// `--snapshot`.
+    pub snapshots: Vec<SnapshotId>,
+    /// Act, or stop after the plan.
+    pub apply: bool,
+    /// Goes on with this plan although it was refused for its size.
+    pub confirm: Option<PlanId>,
+    /// Who asks.
+    pub actor: String,
+}
+
+impl RunRequest {
+    /// A request that only looks, at all tables.
+    pub fn look(job: Job, actor: impl Into<String>) -> Self {
+        Self {
+            job,
+            tables: Vec::new(),
+            older_than: None,
+            retain_last: None,
+            snapshots: Vec::new(),
+            apply: false,
+            confirm: None,
+            actor: actor.into(),
+        }
+    }
+}
+
+/// A request that is rejected, or a run that could not begin. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The request itself is wrong: exit code 2, before any IO (safety rule 5).
+    #[error("{0}")]
+    Rejected(String),
+    /// The state or the catalogs cannot be used: exit code 1.
+    #[error(transparent)]
+    Failed(#[from] Error),
+}
+
+/// Runs a job.
+pub async fn run(lake: &Lake, request: &RunRequest) -> Result<RunReport, RunError> {
+    check(lake, request)?;
+    let now = lake.hands.clock.now();
+    let id = RunId(Uuid::now_v7().to_string());
+    let state = &lake.hands.state;
+    let text = serde_json::to_string(request).map_err(Error::from)?;
+    state.start_run(&id, request.job.as_str(), &request.actor, now, &text).await.map_err(Error::from)?;
+    let mut report = RunReport {
+        run: id.clone(),
+        job: request.job,
+        applied: request.apply,
+        now,
+        tables: Vec::new(),
+        notes: Vec::new(),
+    };
+    let done = match request.job {
+        Job::Expire => expire_all(lake, request, &mut report).await,
+        Job::Sweep => sweep_all(lake, request, &mut report).await,
+    };
+    report.tables.sort_by(|left, right| left.table.cmp(&right.table));
+    let (outcome, text) = match &done {
+        Ok(()) => (report.outcome().as_str(), serde_json::to_string(&report).map_err(Error::from)?),
+        Err(error) => ("failed", serde_json::json!({ "error": error.to_string() }).to_string()),
+    };
+    state.finish_run(&id, lake.hands.clock.now(), outcome, &text).await.map_err(Error::from)?;
+    done.map(|()| report)
+}
+
+/// Safety rule 5: what lies under a floor, or in the future, is rejected before any IO.
+fn check(lake: &Lake, request: &RunRequest) -> Result<(), RunError> {
+    let reject = |text: String| Err(RunError::Rejected(text));
+    let config = &lake.hands.config;
+    if request.job == Job::Sweep
+        && (request.older_than.is_some() || request.retain_last.is_some() || !request.snapshots.is_empty())
+    {
+        return reject("a sweep takes no --older-than, --retain-last or --snapshot".to_owned());
+    }
+    if let Some(age) = request.older_than {
+        if age < Age::ZERO {
+            return reject(format!("--older-than lies in the future ({})", age.show()));
+        }
+        if age < config.expire.floor && !config.guard.allow_floor_below_minimum {
+            let floor = config.expire.floor;
+            return reject(format!("--older-than {age} is below the floor of {floor} ([expire] floor)"));
+        }
+    }
+    if request.retain_last == Some(0) {
+        return reject("--retain-last must be at least 1".to_owned());
+    }
+    if !request.snapshots.is_empty() && request.tables.len() != 1 {
+        return reject("--snapshot needs exactly one --table".to_owned());
+    }
+    Ok(())
+}
+
+/// The listed tables that the request asks for. A pattern that matches none is an error, since it is most
+/// likely a slip.
+fn selected(world: &World, patterns: &[Pattern]) -> Result<Vec<TableName>, RunError> {
+    let names = || world.tables.iter().map(|table| &table.name);
+    for pattern in patterns {
+        if !names().any(|name| pattern.matches_table(name)) && world.unlisted.is_empty() {
+            return Err(RunError::Rejected(format!(
+                "no table matches {:?} (hint: icewarden tables)",
+                pattern.as_str()
+            )));
+        }
+    }
+    let is_selected = |name: &&TableName| patterns.is_empty() || patterns.iter().any(|p| p.matches_table(name));
+    Ok(names().filter(is_selected).cloned().collect())
+}
+
+async fn expire_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) -> Result<(), RunError> {
+    let world = lake.survey().await?;
+    report.notes.extend(world.unlisted.values().map(ToString::to_string));
+    let tables = selected(&world, &request.tables)?;
+    let (run, now, world) = (&report.run, report.now, &world);
+    let done: Vec<TableReport> = stream::iter(tables)
+        .map(|table| async move {
+            let mut of_table = TableReport::new(table.clone());
+            if let Err(error) = expire::table(lake, request, run, now, world, &table, &mut of_table).await {
+                failed(&mut of_table, &error);
+            }
+            of_table
+        })
+        .buffer_unordered(TABLES_IN_FLIGHT)
+        .collect()
+        .await;
+    report.tables.extend(done);
+    for error in world.unlisted.values() {
+        tracing::warn!("{error}");
+    }
+    Ok(())
+}
+
+fn failed(report: &mut TableReport, error: &Error) {
+    report.ended(Outcome::Failed, error.to_string());
+}
+
+async fn sweep_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) -> Result<(), RunError> {
+    let state = &lake.hands.state;
+    let open = state.marks(MarkFilter::Open, None).await.map_err(Error::from)?;
+    let waiting = open.iter().filter(|list| list.due_at > report.now);
+    let wanted = |list: &&MarkList| {
+        request.tables.is_empty() || request.tables.iter().any(|pattern| pattern.matches_table(&list.table))
+    };
+    for list in waiting.filter(wanted) {
+        report.notes.push(format!(
+            "{}: marks {} wait until {}: {} files",
+            list.table,
+            list.id,
+            list.due_at.show(),
+            list.list.objects
+        ));
+    }
+    let mut due: BTreeMap<Uuid, Vec<MarkList>> = BTreeMap::new();
+    for list in open.iter().filter(|list| list.due_at <= report.now).filter(wanted) {
+        due.entry(list.uuid).or_default().push(list.clone());
+    }
+    if due.is_empty() {
+        return Ok(());
+    }
+    // The second proof evaluates safety rule 6 on a fresh listing.
+    let world = lake.survey().await?;
+    let (run, now, world) = (&report.run, report.now, &world);
+    let done: Vec<TableReport> = stream::iter(due.into_values())
+        .map(|lists| async move { sweep_table(lake, request, run, now, world, lists).await })
+        .buffer_unordered(TABLES_IN_FLIGHT)
+        .collect()
+        .await;
+    report.tables.extend(done);
+    Ok(())
+}
+
+async fn sweep_table(
+    lake: &Lake,
+    request: &RunRequest,
+    run: &RunId,
+    now: Timestamp,
+    world: &World,
+    lists: Vec<MarkList>,
+) -> TableReport {
+    let Some(first) = lists.first() else {
+        return TableReport::new(TableName { catalog: String::new(), namespace: Vec::new(), name: String::new() });
+    };
+    let mode = if request.apply { sweep::Mode::Apply } else { sweep::Mode::Look };
+    let (uuid, name) = (first.uuid, sweep::find(first, world).map(|roots| roots.table.clone()));
+    let mut report = TableReport::new(name.clone().unwrap_or_else(|| first.table.clone()));
+    let done = async {
+        let Some(name) = name else {
+            return gone(lake, world, &lists, now, mode, &mut report).await;
+        };
+        let catalog = lake.catalog(&name.catalog).ok_or_else(|| no_catalog(&name))?;
+        let lease = match mode {
+            sweep::Mode::Apply => lease(&lake.hands.state, uuid, format!("sweep of {name}")).await?,
+            sweep::Mode::Look => None,
+        };
+        let mut work =
+            Work { hands: &lake.hands, catalogs: &lake.catalogs, catalog, run, actor: &request.actor, now, lease };
+        let done = sweep::table(&mut work, &name, lists, world, mode, &mut report).await;
+        work.end().await?;
+        done
+    };
+    if let Err(error) = done.await {
+        failed(&mut report, &error);
+    }
+    report
+}
+
+/// The table of these marks is in no catalog. If every catalog could be listed it is gone, and the marks are
+/// void (safety rule 16); else they wait.
+async fn gone(
+    lake: &Lake,
+    world: &World,
+    lists: &[MarkList],
+    now: Timestamp,
+    mode: sweep::Mode,
+    report: &mut TableReport,
+) -> Result<(), Error> {
+    let listed: BTreeSet<&TableName> = world.tables.iter().map(|table| &table.name).collect();
+    for list in lists {
+        if let Some(error) = world.unlisted.get(&list.table.catalog) {
+            report.ended(Outcome::Failed, error.to_string());
+        } else if listed.contains(&list.table)
+            && !world.roots.iter().any(|roots| roots.table == list.table && roots.uuid.is_some())
+        {
+            report.ended(Outcome::Failed, format!("{} cannot be loaded, so its marks wait", list.table));
+        } else if mode == sweep::Mode::Apply {
+            sweep::void(&lake.hands.state, list, "no catalog has its table any more", now, report).await?;
+        } else {
+            report.ended(Outcome::Partial, format!("marks {} are void: no catalog has their table any more", list.id));
+        }
+    }
+    Ok(())
+}
+
+fn no_catalog(table: &TableName) -> Error {
+    Error::Commit(format!("no configured catalog is called {}", table.catalog))
+}

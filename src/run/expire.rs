@@ -1,0 +1,341 @@
+//! Expiry of one table: plan → guard → apply, again after each conflict.
+
+use std::time::Duration;
+
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{Lake, RunRequest, no_catalog};
+use crate::apply::commit::{self, Ended};
+use crate::apply::{Work, lease, settle};
+use crate::catalog::LoadedTable;
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::guard::{self, ApprovedPlan, Refusal};
+use crate::inventory::manifests::Unreadable;
+use crate::inventory::reach::{self, Freed, Reader};
+use crate::inventory::world::World;
+use crate::model::{Age, RunId, TableName, Timestamp};
+use crate::plan::roots::{Place, Shared};
+use crate::plan::values::{Configured, Inputs, Request, Source, Sourced};
+use crate::plan::{ExpirePlan, cleanup, expire, retention, values};
+use crate::report::{Job, Outcome, PlanReport, TableReport};
+use crate::state::{Bound, Confirmation, FindingKind, MarkFilter, Observation, PlanRecord, Severity};
+use crate::sweep;
+
+/// Conflicts are answered with new plans for this long (safety rule 9).
+const PLAN_AGAIN_FOR_MS: u64 = 10 * 60_000;
+/// How long a confirmation covers plans within its bound (safety rule 8).
+const CONFIRMED_FOR: Age = Age::hours(24);
+
+/// Expires one table. An error leaves the table as it is, or its intent open for the next run.
+pub(super) async fn table(
+    lake: &Lake,
+    request: &RunRequest,
+    run: &RunId,
+    now: Timestamp,
+    world: &World,
+    name: &TableName,
+    report: &mut TableReport,
+) -> Result<(), Error> {
+    let catalog = lake.catalog(&name.catalog).ok_or_else(|| no_catalog(name))?;
+    let loaded = catalog.load(name).await?;
+    report.uuid = loaded.state.uuid;
+    if !loaded.state.gc_enabled() {
+        report.ended(Outcome::Skipped, "gc.enabled is not true");
+        return Ok(());
+    }
+    let Some(uuid) = loaded.state.uuid else {
+        report.ended(Outcome::Skipped, Shared::NoUuid.to_string());
+        return Ok(());
+    };
+    let lease = if request.apply { lease(&lake.hands.state, uuid, format!("expiry of {name}")).await? } else { None };
+    let mut work =
+        Work { hands: &lake.hands, catalogs: &lake.catalogs, catalog, run, actor: &request.actor, now, lease };
+    let done = under_lease(&mut work, request, world, name, uuid, report).await;
+    work.end().await?;
+    done
+}
+
+async fn under_lease(
+    work: &mut Work<'_>,
+    request: &RunRequest,
+    world: &World,
+    name: &TableName,
+    uuid: Uuid,
+    report: &mut TableReport,
+) -> Result<(), Error> {
+    let reader = Reader::new(work.hands.storage.clone(), work.hands.config.limits.memory / 4);
+    let inputs = inputs(work, request, name);
+    let began = Clock::boot_ms();
+    let mut pause = Duration::from_millis(100);
+    loop {
+        let loaded = work.load(name).await?;
+        if loaded.state.uuid != Some(uuid) {
+            report.ended(Outcome::Failed, "the table was replaced by another while the run began; run it again");
+            return Ok(());
+        }
+        if request.apply {
+            settle::open_intents(work, &loaded, report).await?;
+            if report.outcome == Outcome::Failed {
+                return Ok(());
+            }
+        }
+        let Some(planned) = planned(work, &reader, &loaded, uuid, world, &inputs, report).await? else {
+            return Ok(());
+        };
+        if planned.plan.retention.is_empty() {
+            break;
+        }
+        let (approved, id) = match approved(work, request, &loaded, planned, report).await? {
+            Some(approved) => approved,
+            None => return Ok(()),
+        };
+        if !request.apply {
+            return Ok(());
+        }
+        match commit::expire(work, &loaded, &approved, id, &inputs, report).await? {
+            Ended::Finished => break,
+            Ended::PlanAgain if Clock::boot_ms().saturating_sub(began) > PLAN_AGAIN_FOR_MS => {
+                report.ended(Outcome::Failed, "others kept committing to the table for 10 minutes; run it again later");
+                return Ok(());
+            }
+            Ended::PlanAgain => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(5));
+            }
+        }
+    }
+    if request.apply && work.hands.config.expire.grace == Age::ZERO && report.outcome <= Outcome::Partial {
+        sweep_now(work, name, uuid, report).await?;
+    }
+    Ok(())
+}
+
+/// With a grace of zero a job goes on to its sweep.
+async fn sweep_now(work: &mut Work<'_>, name: &TableName, uuid: Uuid, report: &mut TableReport) -> Result<(), Error> {
+    let mut lists = work.hands.state.marks(MarkFilter::Open, None).await?;
+    lists.retain(|list| list.uuid == uuid && list.due_at <= work.now);
+    if lists.is_empty() {
+        return Ok(());
+    }
+    let fresh = crate::inventory::world::survey(work.catalogs, &work.hands.state, work.hands.storage.rules()).await?;
+    sweep::table(work, name, lists, &fresh, sweep::Mode::Apply, report).await
+}
+
+/// What the values of this table are resolved from.
+fn inputs(work: &Work<'_>, request: &RunRequest, name: &TableName) -> Inputs {
+    let config = &work.hands.config;
+    let policy = config.policy_for(name).expire;
+    let sourced = |pattern: &crate::config::Pattern| Source::Policy(pattern.as_str().to_owned());
+    Inputs {
+        request: Request {
+            older_than: request.older_than,
+            retain_last: request.retain_last,
+            snapshots: request.snapshots.iter().copied().collect(),
+        },
+        configured: Configured {
+            policy_older_than: policy.older_than.map(|p| Sourced::new(p.value, sourced(&p.pattern))),
+            policy_retain_last: policy.retain_last.map(|p| Sourced::new(p.value, sourced(&p.pattern))),
+            override_table: policy.override_table.is_some_and(|p| p.value),
+            older_than: config.expire.older_than,
+            retain_last: config.expire.retain_last,
+            floor: config.expire.floor,
+        },
+        now: work.now,
+    }
+}
+
+/// A plan with what the guard needs to judge it.
+struct Planned {
+    plan: ExpirePlan,
+    place: Place,
+}
+
+async fn planned(
+    work: &Work<'_>,
+    reader: &Reader,
+    loaded: &LoadedTable,
+    uuid: Uuid,
+    world: &World,
+    inputs: &Inputs,
+    report: &mut TableReport,
+) -> Result<Option<Planned>, Error> {
+    let name = &loaded.name;
+    if !loaded.state.gc_enabled() {
+        report.ended(Outcome::Skipped, "gc.enabled is not true");
+        return Ok(None);
+    }
+    let place = match sweep::place(work, loaded, world) {
+        Ok(place) => {
+            work.hands.state.resolve_kind(FindingKind::SharedLocation, name, Some(uuid), work.now).await?;
+            place
+        }
+        Err(shared) => {
+            let seen = Observation {
+                kind: FindingKind::SharedLocation,
+                table: name.clone(),
+                uuid: Some(uuid),
+                ref_name: None,
+                severity: Severity::Warning,
+                numbers: json!({}),
+                message: format!("{name} is skipped: {shared}"),
+                advice: "give one of them its own location, or name the other in a policy's `exclusive`".to_owned(),
+            };
+            work.hands.state.raise(&seen, work.now).await?;
+            report.ended(Outcome::Skipped, shared.to_string());
+            return Ok(None);
+        }
+    };
+    if loaded.state.is_encrypted {
+        let reason = "the table is encrypted, which is not supported".to_owned();
+        return Err(Unreadable { location: loaded.metadata_location.clone(), reason }.into());
+    }
+    let values = values::resolve(&loaded.state, inputs)?;
+    let retention = match retention::plan(&loaded.state, &values) {
+        Ok(retention) => retention,
+        Err(named) => {
+            report.ended(Outcome::Refused, named.to_string());
+            return Ok(None);
+        }
+    };
+    let steps = expire::steps(&retention, work.hands.config.guard.max_snapshots_per_commit);
+    let freed = if steps.is_empty() {
+        Freed::default()
+    } else {
+        let mut neighbours = Vec::new();
+        for neighbour in &place.neighbours {
+            neighbours.push(work.load_any(neighbour).await?.state);
+        }
+        reach::freed(reader, &loaded.state, &steps, &neighbours).await?
+    };
+    let by_hand = work.hands.state.kept().await?.into_iter().collect();
+    let outside = work.hands.config.expire.outside_location;
+    let plan = ExpirePlan {
+        table: name.clone(),
+        uuid,
+        metadata_location: loaded.metadata_location.clone(),
+        retention,
+        cleanup: cleanup::plan(freed.candidates, &place, &by_hand, outside, work.hands.storage.rules()),
+        retained: freed.retained,
+        left: freed.left.iter().map(ToString::to_string).collect(),
+        steps,
+    };
+    Ok(Some(Planned { plan, place }))
+}
+
+/// Writes the plan down, shows it in the report, and asks the guard.
+async fn approved(
+    work: &Work<'_>,
+    request: &RunRequest,
+    loaded: &LoadedTable,
+    planned: Planned,
+    report: &mut TableReport,
+) -> Result<Option<(ApprovedPlan, crate::model::PlanId)>, Error> {
+    let Planned { plan, place } = planned;
+    let written = plan.write()?;
+    let state = &work.hands.state;
+    counted(&plan, report);
+    report.plan = Some(PlanReport::of(&plan, written.id));
+    let packed = zstd::encode_all(&written.decisions[..], 3)
+        .map_err(|error| crate::state::ListError::Encode { reason: error.to_string() })?;
+    let file = format!("plans/{}-{}.jsonl.zst", written.id, Uuid::now_v7().simple());
+    let location = work.hands.plans.write(&file, packed.into()).await?;
+
+    if let Some(confirmed) = request.confirm {
+        confirm(work, confirmed, &plan).await?;
+    }
+    let confirmed: Vec<Bound> = state
+        .confirmations(&plan.table.catalog, plan.uuid, Job::Expire.as_str(), work.now)
+        .await?
+        .into_iter()
+        .map(|confirmation| confirmation.bound)
+        .collect();
+    let hold = if request.apply { state.held(&plan.table).await? } else { None };
+    let finding = sweep::unplanned_removal(work, loaded).await?;
+    let facts = guard::Facts {
+        state: &loaded.state,
+        place: &place,
+        limits: &work.hands.config.guard,
+        outside: work.hands.config.expire.outside_location,
+        rules: work.hands.storage.rules(),
+        hold: hold.as_ref(),
+        unplanned_removal: finding.as_deref(),
+        clock_skew: work.hands.storage.clock_skew(&loaded.state.location).await,
+        confirmed: &confirmed,
+    };
+    let (table, uuid, bound) = (plan.table.clone(), plan.uuid, plan.bound());
+    let guarded = guard::approve(plan, &facts);
+    let refusal = guarded.as_ref().err().map(|refused| refused.1.clone());
+    let header = json!({ "plan": serde_json::from_str::<serde_json::Value>(&written.header)?, "bound": bound });
+    state
+        .save_plan(&PlanRecord {
+            id: written.id,
+            run: work.run.clone(),
+            table: table.clone(),
+            uuid,
+            job: Job::Expire.as_str().to_owned(),
+            created_at: work.now,
+            refused_by: refusal.as_ref().map(ToString::to_string),
+            header: header.to_string(),
+            location: Some(location),
+        })
+        .await?;
+    match (guarded, refusal) {
+        (Ok(approved), _) => Ok(Some((approved, written.id))),
+        (Err(_), Some(refusal)) => {
+            refused(report, &table, &refusal, written.id);
+            work.audit("refuse", &table, Some(written.id), "refused", &json!({ "rule": refusal })).await?;
+            Ok(None)
+        }
+        (Err(_), None) => Ok(None),
+    }
+}
+
+fn refused(report: &mut TableReport, table: &TableName, refusal: &Refusal, id: crate::model::PlanId) {
+    report.ended(Outcome::Refused, refusal.to_string());
+    if refusal.can_be_confirmed() {
+        report.advice = Some(format!("icewarden run expire --table {table} --apply --confirm {id}"));
+    }
+}
+
+/// Stores the confirmation of a plan that was shown: any plan within its bound is covered for a day.
+async fn confirm(work: &Work<'_>, id: crate::model::PlanId, plan: &ExpirePlan) -> Result<(), Error> {
+    let Some(record) = work.hands.state.plan(id).await? else {
+        return Err(Error::Commit(format!("no plan {id} is known; make one with `icewarden plan expire`")));
+    };
+    if record.uuid != plan.uuid || record.table != plan.table {
+        return Err(Error::Commit(format!("plan {id} is for {}, not for {}", record.table, plan.table)));
+    }
+    let header: serde_json::Value = serde_json::from_str(&record.header)?;
+    let bound: Bound = serde_json::from_value(header["bound"].clone())?;
+    let confirmation = Confirmation {
+        plan: id,
+        table: plan.table.clone(),
+        uuid: plan.uuid,
+        job: Job::Expire.as_str().to_owned(),
+        bound,
+        by: work.actor.to_owned(),
+        at: work.now,
+        until: work.now.plus(CONFIRMED_FOR),
+    };
+    work.hands.state.confirm(&confirmation).await?;
+    work.audit("confirm", &plan.table, Some(id), "done", &json!({ "bound": confirmation.bound })).await
+}
+
+/// What the plan leaves, in numbers. Made again after a conflict, the newest plan counts.
+fn counted(plan: &ExpirePlan, report: &mut TableReport) {
+    use cleanup::KeptFile as K;
+    let of = |wanted: &[K]| plan.cleanup.keep.iter().filter(|(_, because)| wanted.contains(because)).count() as u64;
+    report.counts.skipped_outside_location = of(&[K::Outside, K::InOtherTable]);
+    report.counts.unrepresentable = of(&[K::Unrepresentable]);
+    report.counts.kept_by_hand = of(&[K::ByHand]);
+    report.counts.incomplete = plan.left.len() as u64;
+    if let Some(first) = plan.left.first() {
+        let count = plan.left.len();
+        report.ended(
+            Outcome::Partial,
+            format!("{count} files of expired snapshots cannot be read, and what only they name is left for the orphan job; the first: {first}"),
+        );
+    }
+}

@@ -1,0 +1,331 @@
+//! The sweep: the only code that deletes objects.
+//!
+//! It takes marks whose grace period is over, proves a second time, on the newest metadata, that nothing refers
+//! to them, asks the store whether they are still the objects that were marked, and deletes: content first, then
+//! manifests, lists, statistics. What must be kept loses its mark; what could not be deleted keeps it.
+
+mod delete;
+mod proof;
+
+use serde_json::json;
+
+use crate::apply::{Work, settle};
+use crate::catalog::LoadedTable;
+use crate::catalog::metadata;
+use crate::error::Error;
+use crate::inventory::world::World;
+use crate::model::{Location, TableName, TableRoots, Timestamp};
+use crate::plan::roots::{self, Place, Shared};
+use crate::report::{Because, Outcome, SweepReport, TableReport};
+use crate::state::{Entry, FindingKind, MarkList, MarkStatus, Observation, PlansError, Severity};
+use crate::storage::StorageErrorKind;
+
+/// Whether a sweep acts or only looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Delete.
+    Apply,
+    /// Stop after the second proof.
+    Look,
+}
+
+/// Files that a report names, of those that were not deleted.
+const EXAMPLES: usize = 20;
+
+/// Where the table of a mark list is now, by its uuid: it may have been renamed.
+pub fn find<'w>(list: &MarkList, world: &'w World) -> Option<&'w TableRoots> {
+    let of_uuid = || world.roots.iter().filter(|roots| roots.uuid == Some(list.uuid));
+    of_uuid().find(|roots| roots.table == list.table).or_else(|| of_uuid().next())
+}
+
+/// Sweeps the due lists of one table. `world` is a fresh listing of the catalogs.
+pub async fn table(
+    work: &mut Work<'_>,
+    name: &TableName,
+    lists: Vec<MarkList>,
+    world: &World,
+    mode: Mode,
+    report: &mut TableReport,
+) -> Result<(), Error> {
+    let current = work.load(name).await?;
+    report.uuid = current.state.uuid;
+    if !current.state.gc_enabled() {
+        report.ended(Outcome::Skipped, "gc.enabled is not true; its marks wait");
+        return Ok(());
+    }
+    if mode == Mode::Apply {
+        settle::open_intents(work, &current, report).await?;
+    }
+    if let Some(finding) = unplanned_removal(work, &current).await? {
+        report.ended(Outcome::Refused, format!("finding {finding} is open: a commit removed what it should not have"));
+        report.advice = Some(format!("icewarden findings; icewarden findings ack {finding} --until DATE"));
+        return Ok(());
+    }
+    let place = match place(work, &current, world) {
+        Ok(place) => place,
+        Err(shared) => {
+            report.ended(Outcome::Skipped, shared.to_string());
+            return Ok(());
+        }
+    };
+    for list in lists {
+        one_list(work, &current, &place, &list, mode, report).await?;
+    }
+    Ok(())
+}
+
+/// Marks a list void because its table is not there any more.
+pub async fn void(
+    state: &crate::state::State,
+    list: &MarkList,
+    reason: &str,
+    now: Timestamp,
+    report: &mut TableReport,
+) -> Result<(), Error> {
+    state.close_marks(&list.id, MarkStatus::Void, reason, now).await?;
+    let seen = Observation {
+        kind: FindingKind::MarksVoid,
+        table: list.table.clone(),
+        uuid: Some(list.uuid),
+        ref_name: None,
+        severity: Severity::Warning,
+        numbers: json!({ "objects": list.list.objects, "bytes": list.list.bytes }),
+        message: format!("marks {} of {} are void: {reason}", list.id, list.table),
+        advice: "its files were kept; the orphan job finds those that nothing uses".to_owned(),
+    };
+    state.raise(&seen, now).await?;
+    report.sweeps.push(SweepReport { void: Some(reason.to_owned()), ..swept(list) });
+    report.ended(Outcome::Partial, format!("marks {} are void: {reason}", list.id));
+    Ok(())
+}
+
+fn swept(list: &MarkList) -> SweepReport {
+    SweepReport {
+        id: list.id.clone(),
+        marked: list.list.objects,
+        void: None,
+        would_delete: 0,
+        would_delete_bytes: 0,
+        not_deleted: Vec::new(),
+    }
+}
+
+async fn one_list(
+    work: &mut Work<'_>,
+    current: &LoadedTable,
+    place: &Place,
+    list: &MarkList,
+    mode: Mode,
+    report: &mut TableReport,
+) -> Result<(), Error> {
+    let state = work.hands.state.clone();
+    let read = match work.hands.plans.read_list(&list.list).await {
+        Ok(reader) => reader.read_all().map_err(PlansError::List),
+        Err(error) => Err(error),
+    };
+    let (entries, retained) = match read {
+        Ok(read) => read,
+        // A damaged list is void; a store that does not answer is not a reason to give the marks up.
+        Err(PlansError::List(error)) if mode == Mode::Apply => {
+            return void(&state, list, &error.to_string(), work.now, report).await;
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if let Err(reason) = is_later(work, list, current).await {
+        if mode == Mode::Apply {
+            return void(&state, list, &reason, work.now, report).await;
+        }
+        report.sweeps.push(SweepReport { void: Some(reason), ..swept(list) });
+        return Ok(());
+    }
+    let mut swept = swept(list);
+    let mut proof = proof::Proof::begin(work, current, place, retained).await?;
+    let parsed = entries.into_iter().filter_map(|entry| {
+        // Entries were parsed when they were marked.
+        work.hands.storage.rules().parse(&entry.location).ok().map(|location| Marked { entry, location })
+    });
+    let (doomed, spared) =
+        proof.sort(parsed.collect(), &work.hands.state.kept().await?, work.hands.config.expire.outside_location);
+
+    let mut told = Vec::new();
+    let mut left: Vec<Entry> = Vec::new();
+    for (marked, because) in spared {
+        if because == Because::Kept(crate::plan::KeptFile::ByHand) {
+            // Released again, it goes with the next sweep.
+            left.push(marked.entry.clone());
+        }
+        told.push((marked.entry.location, because));
+    }
+    if mode == Mode::Look {
+        swept.would_delete = doomed.len() as u64;
+        swept.would_delete_bytes = doomed.iter().map(|marked| marked.entry.size()).sum();
+        note(told, &mut swept, report);
+        report.sweeps.push(swept);
+        return Ok(());
+    }
+    let deleted = delete::all(work, &mut proof, list, doomed, &mut told, &mut left).await;
+    // What was done is written down even if the sweep was stopped in the middle.
+    let (objects, bytes, stopped) = (deleted.objects, deleted.bytes, deleted.stopped);
+    report.counts.deleted_objects += objects;
+    report.counts.deleted_bytes += bytes;
+    left.extend(deleted.untouched);
+    close(work, list, &left, &told, objects, bytes, proof.retained()).await?;
+    note(told, &mut swept, report);
+    report.sweeps.push(swept);
+    match stopped {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// A marked object with its location understood.
+#[derive(Debug, Clone)]
+pub(crate) struct Marked {
+    entry: Entry,
+    location: Location,
+}
+
+/// Counts what was not deleted, and names some of it.
+fn note(told: Vec<(String, Because)>, swept: &mut SweepReport, report: &mut TableReport) {
+    let counts = &mut report.counts;
+    let mut failure = None;
+    for (location, because) in told {
+        match &because {
+            Because::AlreadyGone => counts.already_gone += 1,
+            Because::Changed => counts.changed += 1,
+            Because::ReferencedAgain => counts.referenced_again += 1,
+            Because::Kept(crate::plan::KeptFile::ByHand) => counts.kept_by_hand += 1,
+            Because::Kept(_) => counts.skipped_outside_location += 1,
+            Because::Failed { kind, reason } => {
+                counts.failed_deletes += 1;
+                if *kind == StorageErrorKind::Denied {
+                    failure = Some(format!("access denied: {location}: {reason}"));
+                } else {
+                    failure.get_or_insert_with(|| format!("{location}: {reason}"));
+                }
+            }
+        }
+        if swept.not_deleted.len() < EXAMPLES {
+            swept.not_deleted.push(crate::report::NotDeleted { location, because });
+        }
+    }
+    if let Some(failure) = failure {
+        let count = report.counts.failed_deletes;
+        report.ended(
+            Outcome::Partial,
+            format!("{count} files could not be deleted and keep their marks; the first: {failure}"),
+        );
+    }
+}
+
+/// Writes what is left of a list, or closes it; and the outcome of every object for the audit log.
+async fn close(
+    work: &Work<'_>,
+    list: &MarkList,
+    left: &[Entry],
+    told: &[(String, Because)],
+    objects: u64,
+    bytes: u64,
+    retained: &[crate::state::Retained],
+) -> Result<(), Error> {
+    let Work { hands, now, .. } = work;
+    let outcomes = outcomes(work, list, told).await?;
+    if left.is_empty() {
+        let text = format!("{objects} deleted, {bytes} bytes");
+        hands.state.close_marks(&list.id, MarkStatus::Swept, &text, *now).await?;
+    } else {
+        // Under a new name: the list before stays, so that `why` can tell.
+        let name = format!("marks/{}-{}.zst", list.id, uuid::Uuid::now_v7().simple());
+        let location = hands.plans.location(&name)?;
+        let header =
+            json!({ "marks": list.id, "table": list.table.full(), "uuid": list.uuid, "before": list.list.location });
+        let (file, written) = crate::state::ListWriter::write_all(&header, left.to_vec(), retained, &location)?;
+        hands.plans.write(&name, file).await?;
+        hands.state.update_mark_list(&list.id, &written).await?;
+    }
+    let detail = json!({
+        "marks": list.id, "list": list.list.location, "outcomes": outcomes,
+        "deleted": objects, "bytes": bytes, "left": left.len(), "not_deleted": told.len(),
+    });
+    let outcome =
+        if told.iter().any(|(_, because)| matches!(because, Because::Failed { .. })) { "partial" } else { "done" };
+    work.audit("sweep", &list.table, Some(list.plan), outcome, &detail).await
+}
+
+/// A line of JSON for each object that was not deleted, compressed; the others of the list were.
+async fn outcomes(work: &Work<'_>, list: &MarkList, told: &[(String, Because)]) -> Result<Option<String>, Error> {
+    if told.is_empty() {
+        return Ok(None);
+    }
+    let mut lines = Vec::new();
+    for (location, because) in told {
+        serde_json::to_writer(&mut lines, &json!({ "location": location, "because": because }))?;
+        lines.push(b'\n');
+    }
+    let packed = zstd::encode_all(&lines[..], 3)
+        .map_err(|error| crate::state::ListError::Encode { reason: error.to_string() })?;
+    let name = format!("sweeps/{}-{}.jsonl.zst", list.id, uuid::Uuid::now_v7().simple());
+    Ok(Some(work.hands.plans.write(&name, packed.into()).await?))
+}
+
+/// Whether the table's metadata is that of the mark's proof, or a later one of the same line: found in the log
+/// as far as its files still reach; beyond, sequence number and update time must not be lower (safety rule 16).
+async fn is_later(work: &Work<'_>, list: &MarkList, current: &LoadedTable) -> Result<(), String> {
+    let rules = work.hands.storage.rules();
+    let wanted = rules.parse(&list.metadata_location).map_err(|error| error.to_string())?;
+    let is_wanted = |file: &str| rules.parse(file).is_ok_and(|file| file == wanted);
+    let mut file = current.metadata_location.clone();
+    let mut state = (*current.state).clone();
+    loop {
+        if is_wanted(&file) || state.metadata_log.iter().any(|entry| is_wanted(&entry.location)) {
+            return Ok(());
+        }
+        let Some(oldest) = state.metadata_log.first().cloned() else { break };
+        if oldest.at < list.last_updated {
+            return Err(format!(
+                "the table's metadata log reaches back before {} and does not name {}: it was restored or replaced since",
+                list.last_updated.show(),
+                list.metadata_location
+            ));
+        }
+        let Ok((_, read)) = metadata::read(&work.hands.storage, &oldest.location).await else { break };
+        if read.metadata_log.first().is_none_or(|older| older.at >= oldest.at) {
+            break;
+        }
+        (file, state) = (oldest.location, read);
+    }
+    let now = &current.state;
+    if now.last_sequence_number < list.last_sequence_number || now.last_updated < list.last_updated {
+        return Err(format!("the table's metadata is older than {}: it was restored since", list.metadata_location));
+    }
+    Ok(())
+}
+
+/// An open `unplanned_removal` of the table that nobody has acknowledged.
+pub async fn unplanned_removal(work: &Work<'_>, table: &LoadedTable) -> Result<Option<String>, Error> {
+    let Some(uuid) = table.state.uuid else { return Ok(None) };
+    let open = work.hands.state.open_findings_of(uuid).await?;
+    Ok(open
+        .into_iter()
+        .find(|finding| finding.seen.kind == FindingKind::UnplannedRemoval && !finding.is_acknowledged(work.now))
+        .map(|finding| finding.id))
+}
+
+/// The table's folders among all catalogued tables, with its policy's override.
+pub fn place(work: &Work<'_>, table: &LoadedTable, world: &World) -> Result<Place, Shared> {
+    let exclusive = work.hands.config.policy_for(&table.name).exclusive;
+    let uuids = exclusive.into_iter().flat_map(|exclusive| exclusive.value.uuids).collect();
+    let rules = work.hands.storage.rules();
+    let known = world.roots.iter().find(|roots| roots.table == table.name);
+    let this =
+        crate::model::roots::roots_of(&table.state, &table.metadata_location, rules).ok().map(|roots| TableRoots {
+            table: table.name.clone(),
+            metadata_location: table.metadata_location.clone(),
+            uuid: table.state.uuid,
+            roots,
+        });
+    match this.as_ref().or(known) {
+        Some(this) => roots::place(this, &world.roots, &uuids),
+        None => Err(Shared::NoUuid),
+    }
+}

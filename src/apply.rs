@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::error::Error;
 use crate::failpoint;
+use crate::inventory::reach::Progress;
 use crate::model::{Age, RunId, TableName, Timestamp};
 use crate::state::{Acquired, AuditRow, Holder, LeaseGuard, Plans, State};
 use crate::storage::Storage;
@@ -35,6 +36,8 @@ pub struct Hands {
     pub plans: Plans,
     /// Where `now` comes from.
     pub clock: Clock,
+    /// What was read so far.
+    pub progress: Arc<Progress>,
 }
 
 /// One run's work on one table, under its lease.

@@ -372,6 +372,11 @@ fn find(cli: Option<PathBuf>, env: &dyn Fn(&str) -> Option<String>) -> PathBuf {
         .unwrap_or_else(|| PathBuf::from(default::CONFIG_FILE))
 }
 
+/// Who runs this process, for the audit log.
+pub fn user() -> String {
+    read_env("USER").or_else(|| read_env("LOGNAME")).unwrap_or_else(|| "unknown".to_owned())
+}
+
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
 fn read_env(name: &str) -> Option<String> {
     std::env::var(name).ok()

@@ -1,8 +1,10 @@
 //! Icewarden.
 pub mod apply;
 pub mod catalog;
+pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod demo;
 pub mod error;
 mod failpoint;
 pub mod guard;
@@ -14,3 +16,4 @@ pub mod run;
 pub mod state;
 pub mod storage;
 pub mod sweep;
+pub mod telemetry;

@@ -281,6 +281,10 @@ pub struct SweepReport {
     pub marked: u64,
     /// Left as void, with the reason; nothing of it is deleted.
     pub void: Option<String>,
+    /// Files deleted.
+    pub deleted: u64,
+    /// Their bytes.
+    pub deleted_bytes: u64,
     /// In a sweep that only looks: files that would be deleted.
     pub would_delete: u64,
     /// Their bytes.

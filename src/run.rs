@@ -62,7 +62,10 @@ impl Lake {
                 }
             });
         }
-        Ok(Self { catalogs, hands: Hands { config: Arc::new(config), storage, state, plans, clock } })
+        Ok(Self {
+            catalogs,
+            hands: Hands { config: Arc::new(config), storage, state, plans, clock, progress: Arc::default() },
+        })
     }
 
     /// The catalog of this name.

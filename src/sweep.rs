@@ -104,6 +104,8 @@ fn swept(list: &MarkList) -> SweepReport {
         id: list.id.clone(),
         marked: list.list.objects,
         void: None,
+        deleted: 0,
+        deleted_bytes: 0,
         would_delete: 0,
         would_delete_bytes: 0,
         not_deleted: Vec::new(),
@@ -168,6 +170,7 @@ async fn one_list(
     let (objects, bytes, stopped) = (deleted.objects, deleted.bytes, deleted.stopped);
     report.counts.deleted_objects += objects;
     report.counts.deleted_bytes += bytes;
+    (swept.deleted, swept.deleted_bytes) = (objects, bytes);
     left.extend(deleted.untouched);
     close(work, list, &left, &told, objects, bytes, proof.retained()).await?;
     note(told, &mut swept, report);

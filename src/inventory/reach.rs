@@ -7,6 +7,7 @@
 //! costs its candidates: they are left for the orphan job and counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::stream::{self, StreamExt};
@@ -39,10 +40,28 @@ pub struct Reached<'a> {
     pub recorded_size: Option<u64>,
 }
 
+/// Plain counters of what was read, for whoever wants to show them.
+#[derive(Debug, Default)]
+pub struct Progress {
+    wanted: AtomicU64,
+    manifests: AtomicU64,
+    bytes: AtomicU64,
+    entries: AtomicU64,
+}
+
+impl Progress {
+    /// Manifests read and wanted so far, bytes and entries of those read.
+    pub fn read(&self) -> (u64, u64, u64, u64) {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (of(&self.manifests), of(&self.wanted), of(&self.bytes), of(&self.entries))
+    }
+}
+
 /// Reads manifest lists and manifests, each once.
 #[derive(Debug)]
 pub struct Reader {
     storage: Storage,
+    progress: Arc<Progress>,
     known: Mutex<Known>,
     decoded: Mutex<Decoded>,
 }
@@ -97,9 +116,14 @@ impl ManifestFiles {
 impl Reader {
     /// A reader for one run on one table. At most `memory` bytes of decoded manifests are kept, so that a plan
     /// that has to be made again does not read them again.
-    pub fn new(storage: Storage, memory: u64) -> Self {
+    pub fn new(storage: Storage, memory: u64, progress: Arc<Progress>) -> Self {
         let left = usize::try_from(memory).unwrap_or(usize::MAX);
-        Self { storage, known: Mutex::default(), decoded: Mutex::new(Decoded { files: HashMap::new(), left }) }
+        Self {
+            storage,
+            progress,
+            known: Mutex::default(),
+            decoded: Mutex::new(Decoded { files: HashMap::new(), left }),
+        }
     }
 
     /// Visits everything that these snapshots reach, each manifest once: lists, manifests, entries in `scope`.
@@ -167,6 +191,14 @@ impl Reader {
                 let bytes = self.storage.read(location).await.map_err(unreadable)?;
                 let name = location.clone();
                 let refs = blocking(location, move || manifests::read_manifest_list(&bytes, &name)).await?;
+                // A list that was cut right after its header reads as an empty one: nothing in it tells its length.
+                let claimed = snapshot.summary.get("total-data-files").and_then(|n| n.parse::<u64>().ok());
+                if refs.is_empty() && claimed.is_some_and(|files| files > 0) {
+                    return Err(Unreadable {
+                        location: location.clone(),
+                        reason: "names no manifest, although the snapshot's summary says that it has files".to_owned(),
+                    });
+                }
                 if let Some(encrypted) = refs.iter().find(|manifest| manifest.is_encrypted) {
                     return Err(Unreadable {
                         location: encrypted.location.clone(),
@@ -219,6 +251,7 @@ impl Reader {
         &'r self,
         wanted: Vec<(u32, Arc<ManifestRef>)>,
     ) -> stream::BoxStream<'r, (u32, Result<Arc<ManifestFiles>, Unreadable>)> {
+        self.progress.wanted.fetch_add(wanted.len() as u64, Ordering::Relaxed);
         stream::iter(wanted)
             .map(move |(number, manifest)| async move { (number, self.decode(number, manifest).await) })
             .buffered(MANIFESTS_IN_FLIGHT)
@@ -230,7 +263,7 @@ impl Reader {
             return Ok(Arc::clone(files));
         }
         let bytes = self.storage.read(&manifest.location).await.map_err(unreadable)?;
-        let location = manifest.location.clone();
+        let (location, length) = (manifest.location.clone(), bytes.len() as u64);
         let files = blocking(&location, move || {
             let mut files = ManifestFiles::default();
             manifests::read_manifest(&bytes, &manifest, |entry| {
@@ -246,6 +279,9 @@ impl Reader {
         })
         .await?;
         let files = Arc::new(files);
+        self.progress.manifests.fetch_add(1, Ordering::Relaxed);
+        self.progress.bytes.fetch_add(length, Ordering::Relaxed);
+        self.progress.entries.fetch_add(files.rows.len() as u64, Ordering::Relaxed);
         let mut decoded = self.decoded.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(left) = decoded.left.checked_sub(files.bytes()) {
             decoded.left = left;

@@ -1,5 +1,6 @@
 //! Expiry of one table: plan → guard → apply, again after each conflict.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
@@ -65,7 +66,8 @@ async fn under_lease(
     uuid: Uuid,
     report: &mut TableReport,
 ) -> Result<(), Error> {
-    let reader = Reader::new(work.hands.storage.clone(), work.hands.config.limits.memory / 4);
+    let reader =
+        Reader::new(work.hands.storage.clone(), work.hands.config.limits.memory / 4, Arc::clone(&work.hands.progress));
     let inputs = inputs(work, request, name);
     let began = Clock::boot_ms();
     let mut pause = Duration::from_millis(100);

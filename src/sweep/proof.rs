@@ -2,6 +2,7 @@
 //! (safety rules 11 and 17).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 use super::Marked;
 use crate::apply::Work;
@@ -100,7 +101,7 @@ impl Proof {
         // version of the format may add.
         metadata::each_string(&table.metadata, &mut refer)?;
         refer(&table.metadata_location);
-        let reader = Reader::new(storage.clone(), 0);
+        let reader = Reader::new(storage.clone(), 0, Arc::clone(&work.hands.progress));
         let known = &self.known;
         let read = reader
             .reach(

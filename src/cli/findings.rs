@@ -1,0 +1,63 @@
+//! `findings`: what is wrong, and who knows of it.
+
+use chrono::NaiveDate;
+use serde_json::json;
+
+use super::text::minute;
+use super::{FindingsAction, failed, print};
+use crate::model::{Age, Timestamp};
+use crate::run::{Lake, RunError};
+
+/// Does what was asked for.
+pub(super) async fn command(lake: &Lake, action: Option<FindingsAction>, json: bool) -> Result<u8, RunError> {
+    let now = lake.hands.clock.now();
+    match action {
+        None => list(lake, now, json).await,
+        Some(FindingsAction::Ack { id, until }) => {
+            let until = date(&until, now)
+                .ok_or_else(|| RunError::Rejected(format!("{until:?} is no date, RFC 3339 time or duration")))?;
+            if until <= now {
+                return Err(RunError::Rejected("--until lies in the past".to_owned()));
+            }
+            if !lake.hands.state.acknowledge(&id, until, &super::actor()).await.map_err(failed)? {
+                return Err(RunError::Rejected(format!("no open finding {id:?} (hint: icewarden findings)")));
+            }
+            print::line(format!("{id} is acknowledged until {}", minute(until)));
+            Ok(0)
+        }
+    }
+}
+
+fn date(text: &str, now: Timestamp) -> Option<Timestamp> {
+    let day = || {
+        let date: NaiveDate = text.parse().ok()?;
+        Some(Timestamp(date.and_hms_opt(0, 0, 0)?.and_utc().timestamp_millis()))
+    };
+    text.parse::<Timestamp>().ok().or_else(day).or_else(|| text.parse::<Age>().ok().map(|age| now.plus(age)))
+}
+
+async fn list(lake: &Lake, now: Timestamp, json: bool) -> Result<u8, RunError> {
+    let findings = lake.hands.state.open_findings().await.map_err(failed)?;
+    if findings.is_empty() && !json {
+        print::line("nothing is wrong");
+    }
+    for finding in &findings {
+        let seen = &finding.seen;
+        if json {
+            print::json(&json!({
+                "id": finding.id, "kind": seen.kind, "severity": seen.severity.as_str(), "table": seen.table,
+                "uuid": seen.uuid, "ref": seen.ref_name, "message": seen.message, "advice": seen.advice,
+                "numbers": seen.numbers, "first_seen": finding.first_seen, "last_seen": finding.last_seen,
+                "acknowledged_until": finding.acknowledged_until, "acknowledged_by": finding.acknowledged_by,
+            }));
+            continue;
+        }
+        let known = match finding.acknowledged_until {
+            Some(until) if until > now => format!("   (acknowledged until {})", minute(until)),
+            _ => String::new(),
+        };
+        print::line(format!("{}  {:<8} {}: {}{known}", finding.id, seen.severity.as_str(), seen.kind, seen.message));
+        print::line(format!("          seen since {}; {}", minute(finding.first_seen), seen.advice));
+    }
+    Ok(0)
+}

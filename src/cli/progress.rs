@@ -1,0 +1,54 @@
+//! What a run is doing, on stderr, where that is a terminal.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::text::{count, size};
+use crate::inventory::reach::Progress;
+use crate::run::Lake;
+
+/// How often the line is drawn anew.
+const TICK: Duration = Duration::from_millis(200);
+
+/// A line that is drawn until [`Shown::end`].
+#[derive(Debug)]
+pub(super) struct Shown(Option<(ProgressBar, tokio::task::JoinHandle<()>)>);
+
+/// Begins to show the lake's counters.
+pub(super) fn start(lake: &Lake) -> Shown {
+    if !std::io::stderr().is_terminal() {
+        return Shown(None);
+    }
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+        bar.set_style(style);
+    }
+    let (counters, drawn) = (Arc::clone(&lake.hands.progress), bar.clone());
+    let task = tokio::spawn(async move {
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            tick.tick().await;
+            drawn.set_message(line(&counters));
+            drawn.tick();
+        }
+    });
+    Shown(Some((bar, task)))
+}
+
+fn line(progress: &Progress) -> String {
+    let (read, all, bytes, entries) = progress.read();
+    format!("reading manifests {}/{}  {}  {} entries", count(read), count(all), size(bytes), count(entries))
+}
+
+impl Shown {
+    /// Takes the line away.
+    pub(super) fn end(self) {
+        if let Some((bar, task)) = self.0 {
+            task.abort();
+            bar.finish_and_clear();
+        }
+    }
+}

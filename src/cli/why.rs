@@ -1,0 +1,149 @@
+//! `why LOCATION`: what is known about a file.
+
+use serde_json::{Value, json};
+
+use super::text::{minute, size};
+use super::{failed, print};
+use crate::error::Error;
+use crate::inventory::reach::{Reader, Scope};
+use crate::model::{FileKind, Location};
+use crate::run::{Lake, RunError};
+use crate::state::{Line, MarkFilter, MarkList, MarkStatus};
+
+/// Looks in keeps, in all mark lists and what became of them, and in the table whose folder it lies in.
+pub(super) async fn command(lake: &Lake, text: &str, json: bool) -> Result<u8, RunError> {
+    let rules = lake.hands.storage.rules();
+    let location = rules.parse(text).map_err(|error| RunError::Rejected(error.to_string()))?;
+    let mut facts: Vec<(String, Value)> = Vec::new();
+    match lake.hands.storage.head(location.raw()).await {
+        Ok(found) => facts.push((format!("it is there: {}", size(found.size)), json!({ "object": found }))),
+        Err(error) => facts.push((format!("the store: {}", error.reason), json!({ "store": error.reason }))),
+    }
+    for keep in lake.hands.state.keeps().await.map_err(failed)? {
+        if keep.location == location.canonical() {
+            let text = format!("kept by hand by {} since {}: {}", keep.by, minute(keep.at), keep.reason);
+            facts.push((text, json!({ "kept": keep })));
+        }
+    }
+    for list in lake.hands.state.marks(MarkFilter::All, None).await.map_err(failed)? {
+        if let Some(fact) = in_list(lake, &list, &location).await? {
+            facts.push(fact);
+        }
+    }
+    facts.extend(in_tables(lake, &location).await?);
+    for (text, value) in facts {
+        if json { print::json(&value) } else { print::line(text) }
+    }
+    Ok(0)
+}
+
+/// Whether a mark list had it, and what became of it there.
+async fn in_list(lake: &Lake, list: &MarkList, location: &Location) -> Result<Option<(String, Value)>, RunError> {
+    // A sweep that left something wrote a new list; the audit log tells the one before and its outcomes.
+    let run_of = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
+    let sweeps: Vec<(crate::model::Timestamp, Value)> = lake
+        .hands
+        .state
+        .audit_tail(u32::MAX)
+        .await
+        .map_err(failed)?
+        .into_iter()
+        .filter(|row| row.action == "sweep" && row.table.as_ref() == Some(&list.table))
+        .map(|row| (row.at, run_of(&row.detail)))
+        .filter(|(_, detail)| detail["marks"] == list.id)
+        .collect();
+    if !holds(lake, list, location).await? {
+        return Ok(None);
+    }
+    let mut text =
+        format!("marked by the {} of {} at {}, list {}", list.job, list.table, list.created_at.show(), list.id);
+    let mut what = "waits for the sweep";
+    for (at, detail) in &sweeps {
+        let because = match detail["outcomes"].as_str() {
+            Some(file) => outcome(lake, file, location).await?,
+            None => None,
+        };
+        match because {
+            Some(because) => text = format!("{text}; swept at {}, and not deleted: {because}", at.show()),
+            None => text = format!("{text}; deleted by the sweep at {}", at.show()),
+        }
+        what = "was swept";
+    }
+    match list.status {
+        MarkStatus::Void => text = format!("{text}; the list is void: {}", list.note.as_deref().unwrap_or_default()),
+        MarkStatus::Open if sweeps.is_empty() => text = format!("{text}; deleted not before {}", minute(list.due_at)),
+        MarkStatus::Open | MarkStatus::Swept => {}
+    }
+    let value = json!({ "marks": list.id, "table": list.table, "plan": list.plan, "run": list.run, "state": what, "text": text });
+    Ok(Some((text, value)))
+}
+
+async fn holds(lake: &Lake, list: &MarkList, location: &Location) -> Result<bool, RunError> {
+    let rules = lake.hands.storage.rules();
+    for line in lake.hands.plans.read_list(&list.list).await.map_err(failed)? {
+        if let Line::Entry(entry) = line.map_err(failed)?
+            && rules.parse(&entry.location).is_ok_and(|of| of == *location)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Why the sweep that wrote this file of outcomes did not delete the file, if it did not.
+async fn outcome(lake: &Lake, file: &str, location: &Location) -> Result<Option<String>, RunError> {
+    let packed = lake.hands.plans.read(file).await.map_err(failed)?;
+    let lines = zstd::decode_all(&packed[..])
+        .map_err(|error| failed(crate::state::ListError::Encode { reason: error.to_string() }))?;
+    let rules = lake.hands.storage.rules();
+    for line in lines.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let line: Value = serde_json::from_slice(line).map_err(failed)?;
+        let is_it = line["location"].as_str().and_then(|of| rules.parse(of).ok()).is_some_and(|of| of == *location);
+        if is_it {
+            return Ok(Some(line["because"].to_string()));
+        }
+    }
+    Ok(None)
+}
+
+/// The tables in whose folders it lies, and whether they refer to it now.
+async fn in_tables(lake: &Lake, location: &Location) -> Result<Vec<(String, Value)>, RunError> {
+    let world = lake.survey().await?;
+    let rules = lake.hands.storage.rules();
+    let mut facts = Vec::new();
+    for roots in world.roots.iter().filter(|roots| roots.roots.iter().any(|root| root.contains(location))) {
+        let Some(catalog) = lake.catalog(&roots.table.catalog) else { continue };
+        let loaded = catalog.load(&roots.table).await.map_err(failed)?;
+        let mut found: Option<FileKind> = None;
+        let reader = Reader::new(lake.hands.storage.clone(), 0, std::sync::Arc::clone(&lake.hands.progress));
+        reader
+            .reach(
+                &loaded.state.snapshots,
+                Scope::Live,
+                |_| false,
+                |reached| {
+                    if rules.canonical(reached.location).is_ok_and(|of| of == location.canonical()) {
+                        found = Some(reached.kind);
+                    }
+                },
+            )
+            .await
+            .map_err(|error| failed(Error::from(error)))?;
+        let mut is_named = false;
+        crate::catalog::metadata::each_string(&loaded.metadata, |text| {
+            is_named |= rules.canonical(text).is_ok_and(|of| of == location.canonical());
+        })
+        .map_err(failed)?;
+        let name = &roots.table;
+        let text = match (found, is_named) {
+            (Some(kind), _) => format!("{name} refers to it now: {kind} of a snapshot in its metadata"),
+            (None, true) => format!("the metadata of {name} names it"),
+            (None, false) => format!("it lies in the folder of {name}, which does not refer to it now"),
+        };
+        facts.push((text, json!({ "table": name, "referenced": found.is_some() || is_named, "kind": found })));
+    }
+    if facts.is_empty() {
+        facts.push(("it lies in no catalogued table's folder".to_owned(), json!({ "table": null })));
+    }
+    Ok(facts)
+}

@@ -70,7 +70,7 @@ fn a_run_that_is_held_up_keeps_others_off_its_table() {
     let second = Answer::of(&mut icewarden(&config, one_table));
     assert_eq!(lake.table("sales.customers").version(), version, "the second commits nothing\n{second}");
     assert_ne!(second.table("sales.customers")["outcome"], "done", "{second}");
-    let second = second.says("another run");
+    let second = second.says("being worked on by");
     let first = first.go_on().exits(0);
     assert_eq!(first.table("sales.customers")["counts"]["commits"], 1, "{first}\n{second}");
 

@@ -14,6 +14,7 @@ use crate::report::Job;
 use crate::run::{Lake, RunError, RunRequest};
 
 mod check;
+mod demo;
 mod findings;
 mod holds;
 mod marks;
@@ -280,7 +281,7 @@ const BAD_USAGE: u8 = 2;
 /// Does what was asked for, and returns the exit code.
 pub async fn dispatch(arguments: Arguments) -> u8 {
     match arguments.command {
-        Command::Demo(demo) => crate::demo::command(&demo.folder, demo.fresh).await,
+        Command::Demo(demo) => demo::command(&demo.folder, demo.fresh).await,
         command => {
             let (config, warnings) = match Config::load(&Config::find(arguments.config)) {
                 Ok(loaded) => loaded,

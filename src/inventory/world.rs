@@ -84,28 +84,30 @@ async fn roots_now(
     {
         return (Some(known.clone()), false);
     }
-    if let Ok(loaded) = catalog.load(&table.name).await
-        && let Ok(roots) = roots_of(&loaded.state, &loaded.metadata_location, rules)
-    {
-        let seen = TableRoots {
-            table: table.name.clone(),
-            metadata_location: loaded.metadata_location,
-            uuid: loaded.state.uuid,
-            roots,
-        };
-        return (Some(seen), true);
+    let mut metadata_location = table.metadata_location.clone();
+    match catalog.load(&table.name).await {
+        Ok(loaded) => {
+            if let Ok(roots) = roots_of(&loaded.state, &loaded.metadata_location, rules) {
+                let seen = TableRoots {
+                    table: table.name.clone(),
+                    metadata_location: loaded.metadata_location,
+                    uuid: loaded.state.uuid,
+                    roots,
+                };
+                return (Some(seen), true);
+            }
+            metadata_location = Some(loaded.metadata_location);
+        }
+        // A REST catalog tells the metadata file only when the table is loaded.
+        Err(CatalogError::Metadata { source, .. }) => metadata_location = Some(source.location().to_owned()),
+        Err(_) => {}
     }
     if let Some(known) = known {
         return (Some(known.clone()), false);
     }
-    let told = table.metadata_location.as_ref().and_then(|location| {
-        let root = root_of_metadata_file(location, rules).ok()?;
-        Some(TableRoots {
-            table: table.name.clone(),
-            metadata_location: location.clone(),
-            uuid: None,
-            roots: [root].into(),
-        })
+    let told = metadata_location.and_then(|location| {
+        let root = root_of_metadata_file(&location, rules).ok()?;
+        Some(TableRoots { table: table.name.clone(), metadata_location: location, uuid: None, roots: [root].into() })
     });
     // Not remembered: the next survey must try to load it again.
     (told, false)

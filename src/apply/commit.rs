@@ -127,7 +127,7 @@ async fn conclude(
     report: &mut TableReport,
 ) -> Result<Concluded, Error> {
     match outcome {
-        CommitOutcome::Committed { fell_off_log } => {
+        CommitOutcome::Committed { .. } => {
             let current = work.load(&intent.table).await?;
             let settled = settle::settle(&work.hands.storage, intent, Some(base), &current).await;
             if matches!(settled, Settled::NotApplied) {
@@ -138,7 +138,6 @@ async fn conclude(
                 );
                 return Ok(Concluded::Ended);
             }
-            mark::loose_files(work, &current, &fell_off_log, "fell off the metadata log", report).await?;
             Ok(Concluded::Settled(Box::new(settled)))
         }
         CommitOutcome::Conflict { reason, left_behind } => {
@@ -147,7 +146,7 @@ async fn conclude(
             match settle::settle(&work.hands.storage, intent, Some(base), &current).await {
                 Settled::NotApplied => {
                     settle::close_void(work, intent).await?;
-                    mark::loose_files(work, &current, left_behind.as_slice(), "lost compare-and-swap", report).await?;
+                    mark::loose_files(work, &(&current).into(), left_behind.as_slice(), "lost compare-and-swap", report).await?;
                     work.audit("commit", &intent.table, None, "conflict", &json!({ "reason": reason })).await?;
                     Ok(Concluded::PlanAgain)
                 }
@@ -187,7 +186,7 @@ async fn conclude(
         }
         CommitOutcome::Rejected { reason, left_behind } => {
             settle::close_void(work, intent).await?;
-            mark::loose_files(work, base, left_behind.as_slice(), "rejected commit", report).await?;
+            mark::loose_files(work, &base.into(), left_behind.as_slice(), "rejected commit", report).await?;
             report.ended(Outcome::Failed, format!("the catalog rejected the commit: {reason}"));
             Ok(Concluded::Ended)
         }

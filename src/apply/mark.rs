@@ -6,7 +6,7 @@ use serde_json::json;
 use super::Work;
 use crate::catalog::LoadedTable;
 use crate::error::Error;
-use crate::model::{FileKind, PlanId, TableState, Timestamp};
+use crate::model::{FileKind, PlanId, TableName, TableState, Timestamp};
 use crate::report::{MarksReport, TableReport};
 use crate::state::{Entry, Intent, ListWriter, MarkList, MarkStatus, Retained};
 use crate::storage::StorageErrorKind;
@@ -34,11 +34,24 @@ pub(super) async fn intent(
     Ok(())
 }
 
+/// A table at one of its metadata files.
+pub(super) struct Table<'a> {
+    pub(super) name: &'a TableName,
+    pub(super) location: &'a str,
+    pub(super) state: &'a TableState,
+}
+
+impl<'a> From<&'a LoadedTable> for Table<'a> {
+    fn from(table: &'a LoadedTable) -> Self {
+        Self { name: &table.name, location: &table.metadata_location, state: &table.state }
+    }
+}
+
 /// Marks metadata files that no commit stands behind: those that fell off the log of a catalog whose client
 /// removes them, and those written for a commit that was lost. The second proof keeps what the table names.
 pub(super) async fn loose_files(
     work: &Work<'_>,
-    table: &LoadedTable,
+    table: &Table<'_>,
     files: &[String],
     why: &str,
     report: &mut TableReport,
@@ -59,7 +72,7 @@ pub(super) async fn loose_files(
         table: table.name.clone(),
         uuid,
         run: work.run.clone(),
-        base_metadata_location: table.metadata_location.clone(),
+        base_metadata_location: table.location.to_owned(),
         base_last_updated: table.state.last_updated,
         removed_refs: Vec::new(),
         removed_snapshots: Vec::new(),
@@ -68,7 +81,7 @@ pub(super) async fn loose_files(
         created_at: work.now,
     };
     let plan = PlanId::from_hash(&[0; 32]);
-    let proof = Proof { location: &table.metadata_location, state: &table.state, plan };
+    let proof = Proof { location: table.location, state: table.state, plan };
     let list = write(work, &intent, &proof, entries, &[]).await?;
     work.hands.state.create_marks(&list).await?;
     tracing::debug!(table = %table.name, list = %list.id, why, "marked metadata files");

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::commit::committed;
 use super::{Work, mark};
-use crate::catalog::LoadedTable;
+use crate::catalog::{Catalog, LoadedTable};
 use crate::catalog::metadata;
 use crate::error::Error;
 use crate::model::{LocationRules, PlanId, TableState};
@@ -164,9 +164,28 @@ pub async fn conclude(
                 "refs": intent.removed_refs,
             });
             work.audit("commit", &intent.table, Some(inputs.plan), "done", &detail).await?;
+            // Before the intent is closed: after a crash in between they are found again.
+            let fell_off = match work.catalog {
+                Catalog::Sql(_) => fell_off_log(&before, &before_location, &after),
+                Catalog::Rest(_) => Vec::new(),
+            };
+            let table = mark::Table { name: &intent.table, location: &location, state: &after };
+            mark::loose_files(work, &table, &fell_off, "fell off the metadata log", report).await?;
             mark::intent(work, intent, inputs.plan, &location, &after, report).await
         }
     }
+}
+
+/// The metadata files that our commit pushed off the log and that are the client's to remove. Told from the
+/// files themselves, so that a crash or a lost answer after the commit loses none.
+fn fell_off_log(before: &TableState, before_location: &str, after: &TableState) -> Vec<String> {
+    let removes = after.property("write.metadata.delete-after-commit.enabled");
+    if !removes.is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+        return Vec::new();
+    }
+    let kept: BTreeSet<&str> = after.metadata_log.iter().map(|entry| entry.location.as_str()).collect();
+    let logged = before.metadata_log.iter().map(|entry| entry.location.as_str()).chain([before_location]);
+    logged.filter(|file| !kept.contains(file)).map(str::to_owned).collect()
 }
 
 /// What the commit did beyond, or short of, the plan made on what it really replaced (safety rule 10).

@@ -1,0 +1,17 @@
+//! The real binary on real lakes: written by pyiceberg and by Apache Iceberg Java, served by Iceberg's own REST catalog,
+//! compared with Iceberg Java's own expiry. `tests/run` fetches these parts and says where they are.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    reason = "helpers of tests panic, read the environment that tests/run sets, and look at the disk"
+)]
+
+mod bad_input;
+mod binary;
+mod crash;
+mod lake;
+mod parity;
+mod parts;
+mod race;

@@ -1,0 +1,111 @@
+//! The parts that `tests/run` fetched: Python with pyiceberg, and Iceberg Java's oracle, writer and REST catalog.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+/// A variable that `tests/run` sets.
+pub(crate) fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run these tests by tests/run"))
+}
+
+/// Runs a command to its end; its stdout. Panics with its stderr where it fails.
+pub(crate) fn output(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?} failed: {}\n{stderr}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs one of our Python scripts.
+pub(crate) fn python(script: &str, lake: &Path) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop").join(script);
+    output(Command::new(variable("ICEWARDEN_PYTHON")).arg(script).arg(lake))
+}
+
+/// Java, told to start fast; `classpath` is the variable that holds it.
+fn java(classpath: &str) -> Command {
+    let mut command = Command::new("java");
+    command.args(["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]);
+    command.arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn").arg("-cp").arg(variable(classpath));
+    command
+}
+
+/// What Iceberg Java's expiry did to a table, or why it refused.
+#[derive(Debug, serde::Deserialize)]
+pub(crate) struct JavaExpiry {
+    table: String,
+    #[serde(default)]
+    pub(crate) expired: Vec<i64>,
+    #[serde(default)]
+    pub(crate) dropped: Vec<String>,
+    pub(crate) refused: Option<String>,
+}
+
+/// Expires with Iceberg Java, files included; `-` leaves an option to the table's properties.
+pub(crate) fn java_expire(lake: &Path, older_than: &str, keep: &str, tables: &[&str]) -> BTreeMap<String, JavaExpiry> {
+    let mut command = java("ICEWARDEN_JAVA_CORE");
+    command.arg("CoreOracle").arg(lake.join("catalog.db")).arg(format!("file://{}/warehouse", lake.display()));
+    let lines = output(command.args(["lake", older_than, keep]).args(tables));
+    let expiries = lines.lines().map(|line| serde_json::from_str::<JavaExpiry>(line).unwrap());
+    expiries.map(|expiry| (expiry.table.clone(), expiry)).collect()
+}
+
+/// Iceberg's own REST catalog on a lake's SQLite file; ends when dropped.
+pub(crate) struct RestCatalog {
+    process: Child,
+    pub(crate) uri: String,
+}
+
+impl RestCatalog {
+    pub(crate) fn serve(lake: &Path) -> Self {
+        let mut command = java("ICEWARDEN_JAVA_REST");
+        command.args(["org.apache.iceberg.rest.RestFixture", "lake"]).arg(lake.join("catalog.db"));
+        command.arg(format!("file://{}/warehouse", lake.display()));
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("java starts");
+        let mut line = String::new();
+        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let port = line.trim().strip_prefix("listening ").unwrap_or_else(|| panic!("RestFixture said {line:?}"));
+        Self { uri: format!("http://127.0.0.1:{port}"), process }
+    }
+
+    /// Writes a format 3 table with Iceberg Java.
+    pub(crate) fn write_format_3(&self, table: &str) {
+        output(java("ICEWARDEN_JAVA_CORE").args(["CoreWriter", &self.uri, table]));
+    }
+
+    /// Creates a branch, as any client would.
+    pub(crate) fn create_branch(&self, namespace: &str, table: &str, branch: &str, snapshot: i64) {
+        let url = format!("{}/v1/namespaces/{namespace}/tables/{table}", self.uri);
+        let body = serde_json::json!({"requirements": [], "updates": [
+            {"action": "set-snapshot-ref", "ref-name": branch, "type": "branch", "snapshot-id": snapshot}]});
+        let (status, answer) = self.request(reqwest::Client::new().post(url).json(&body));
+        assert!(status.is_success(), "creating {branch} at {snapshot}: {status} {answer}");
+    }
+
+    /// Makes the next commit fail: `when` is `before` or `after` it is applied.
+    pub(crate) fn fail_next_commit(&self, when: &str, status: u16) {
+        let url = format!("{}/_fault?when={when}&status={status}&path=.*/tables/.*", self.uri);
+        self.request(reqwest::Client::new().post(url));
+    }
+
+    #[expect(clippy::unused_self, reason = "only a running server can be asked")]
+    fn request(&self, request: reqwest::RequestBuilder) -> (reqwest::StatusCode, Value) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let response = request.send().await.unwrap();
+            (response.status(), response.json().await.unwrap_or(Value::Null))
+        })
+    }
+}
+
+impl Drop for RestCatalog {
+    fn drop(&mut self) {
+        // It ends at the end of its stdin.
+        drop(self.process.stdin.take());
+        let _ended = self.process.wait();
+    }
+}

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use futures::FutureExt;
 use futures::stream::{self, StreamExt};
 use serde::Serialize;
 use uuid::Uuid;
@@ -75,7 +76,7 @@ impl Lake {
 
     /// Lists all catalogs, with the tables' folders.
     pub async fn survey(&self) -> Result<World, Error> {
-        Ok(survey(&self.catalogs, &self.hands.state, self.hands.storage.rules()).await?)
+        Ok(survey(&self.catalogs, &self.hands.state, self.hands.storage.rules()).boxed().await?)
     }
 }
 
@@ -205,13 +206,7 @@ async fn expire_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) -
     let tables = selected(&world, &request.tables)?;
     let (run, now, world) = (&report.run, report.now, &world);
     let done: Vec<TableReport> = stream::iter(tables)
-        .map(|table| async move {
-            let mut of_table = TableReport::new(table.clone());
-            if let Err(error) = expire::table(lake, request, run, now, world, &table, &mut of_table).await {
-                failed(&mut of_table, &error);
-            }
-            of_table
-        })
+        .map(|table| expire_table(lake, request, run, now, world, table).boxed())
         .buffer_unordered(TABLES_IN_FLIGHT)
         .collect()
         .await;
@@ -220,6 +215,21 @@ async fn expire_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) -
         tracing::warn!("{error}");
     }
     Ok(())
+}
+
+async fn expire_table(
+    lake: &Lake,
+    request: &RunRequest,
+    run: &RunId,
+    now: Timestamp,
+    world: &World,
+    table: TableName,
+) -> TableReport {
+    let mut report = TableReport::new(table.clone());
+    if let Err(error) = expire::table(lake, request, run, now, world, &table, &mut report).await {
+        failed(&mut report, &error);
+    }
+    report
 }
 
 fn failed(report: &mut TableReport, error: &Error) {
@@ -268,7 +278,7 @@ async fn sweep_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) ->
     let done: Vec<TableReport> = stream::iter(wanted_tables)
         .map(|(uuid, table)| {
             let lists = due.remove(&uuid).unwrap_or_default();
-            async move { sweep_table(lake, request, run, now, world, (uuid, table), lists).await }
+            sweep_table(lake, request, run, now, world, (uuid, table), lists).boxed()
         })
         .buffer_unordered(TABLES_IN_FLIGHT)
         .collect()
@@ -339,4 +349,16 @@ async fn gone(
 
 fn no_catalog(table: &TableName) -> Error {
     Error::Commit(format!("no configured catalog is called {}", table.catalog))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A daemon spawns runs.
+    #[test]
+    fn a_run_can_be_spawned() {
+        fn takes_send<T: Send>(_: impl Fn(&'static Lake, &'static RunRequest) -> T) {}
+        takes_send(|lake, request| run(lake, request));
+    }
 }

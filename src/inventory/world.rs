@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures::FutureExt;
 use futures::stream::{self, StreamExt};
 
 use crate::catalog::{Catalog, CatalogError, ListedTable};
@@ -42,21 +43,21 @@ pub enum SurveyError {
 pub async fn survey(catalogs: &[Catalog], state: &State, rules: &LocationRules) -> Result<World, SurveyError> {
     let mut world = World::default();
     for catalog in catalogs {
-        let known = state.roots(catalog.name()).await?;
-        match catalog.list_tables().await {
+        let known = state.roots(catalog.name()).boxed().await?;
+        match catalog.list_tables().boxed().await {
             Ok(tables) => {
                 let listed: BTreeSet<TableName> = tables.iter().map(|table| table.name.clone()).collect();
-                state.forget_roots(catalog.name(), &listed).await?;
+                state.forget_roots(catalog.name(), &listed).boxed().await?;
                 let known: BTreeMap<&TableName, &TableRoots> = known.iter().map(|r| (&r.table, r)).collect();
-                let seen: Vec<(Option<TableRoots>, bool)> = stream::iter(&tables)
-                    .map(|table| roots_now(catalog, table, known.get(&table.name).copied(), rules))
+                let seen: Vec<(Option<TableRoots>, bool)> = stream::iter(0..tables.len())
+                    .map(|at| roots_now(catalog, &tables[at], known.get(&tables[at].name).copied(), rules).boxed())
                     .buffered(LOADS_IN_FLIGHT)
                     .collect()
                     .await;
                 for (roots, is_new) in seen {
                     let Some(roots) = roots else { continue };
                     if is_new {
-                        state.put_roots(&roots).await?;
+                        state.put_roots(&roots).boxed().await?;
                     }
                     world.roots.push(roots);
                 }
@@ -85,7 +86,7 @@ async fn roots_now(
         return (Some(known.clone()), false);
     }
     let mut metadata_location = table.metadata_location.clone();
-    match catalog.load(&table.name).await {
+    match catalog.load(&table.name).boxed().await {
         Ok(loaded) => {
             if let Ok(roots) = roots_of(&loaded.state, &loaded.metadata_location, rules) {
                 let seen = TableRoots {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -123,7 +124,7 @@ async fn sweep_now(work: &mut Work<'_>, name: &TableName, uuid: Uuid, report: &m
     if !work.hands.state.due_marks(work.now).await?.iter().any(|list| list.uuid == uuid) {
         return Ok(());
     }
-    let fresh = survey(work.catalogs, &work.hands.state, work.hands.storage.rules()).await?;
+    let fresh = survey(work.catalogs, &work.hands.state, work.hands.storage.rules()).boxed().await?;
     sweep::table(work, name, &fresh, sweep::Mode::Apply, report).await
 }
 
@@ -177,7 +178,8 @@ async fn place_or_skip(
         message: format!("{name} is skipped: {shared}"),
         advice: "give one of them its own location, or name the other in a policy's `exclusive`".to_owned(),
     };
-    hands.state.raise(&seen, now).await?;
+    // Boxed, here and below: otherwise the compiler cannot see that a run may be spawned.
+    hands.state.raise(&seen, now).boxed().await?;
     report.ended(Outcome::Skipped, shared.to_string());
     Ok(None)
 }

@@ -31,7 +31,7 @@ pub(crate) mod work;
 #[derive(Debug, Parser)]
 #[command(name = "icewarden", version, max_term_width = 100, subcommand_required = true, arg_required_else_help = true)]
 pub struct Arguments {
-    /// The configuration file [default: $ICEWARDEN_CONFIG, else /etc/icewarden/icewarden.toml]
+    /// The configuration file [default: `ICEWARDEN_CONFIG`, else /etc/icewarden/icewarden.toml]
     #[arg(long, short, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print JSON: an object a line for lists
@@ -288,7 +288,7 @@ pub async fn dispatch(arguments: Arguments) -> u8 {
                 Err(error) => return complain(&error, BAD_USAGE),
             };
             if !warnings.is_empty() {
-                print::note(&Problem::list(&warnings));
+                print::note(Problem::list(&warnings));
             }
             match with_config(command, config, arguments.json).await {
                 Ok(code) => code,

@@ -164,7 +164,7 @@ fn unsound(plan: &ExpirePlan, facts: &Facts<'_>) -> Option<String> {
     if plan.steps.len() != goes {
         return Some("its commits do not remove what it decided".to_owned());
     }
-    let none_by_hand = std::collections::HashSet::new();
+    let none_by_hand = std::collections::BTreeSet::new();
     plan.cleanup.mark.iter().find_map(|candidate| {
         let because = match facts.rules.parse(&candidate.location) {
             Ok(location) => kept(&location, facts.place, &none_by_hand, facts.outside)?.as_str(),

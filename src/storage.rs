@@ -143,7 +143,7 @@ impl Storage {
                 let mut builder =
                     AmazonS3Builder::from_env().with_bucket_name(location.authority()).with_retry(RetryConfig {
                         max_retries: 5,
-                        retry_timeout: std::time::Duration::from_secs(60),
+                        retry_timeout: std::time::Duration::from_mins(1),
                         ..RetryConfig::default()
                     });
                 for (key, value) in options.into_iter().flatten() {

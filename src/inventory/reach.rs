@@ -251,10 +251,10 @@ impl Reader {
     }
 
     /// Decodes these manifests, several at a time, in the order given.
-    fn files<'r>(
-        &'r self,
+    fn files(
+        &self,
         wanted: Vec<(u32, Arc<ManifestRef>)>,
-    ) -> stream::BoxStream<'r, (u32, Result<Arc<ManifestFiles>, Unreadable>)> {
+    ) -> stream::BoxStream<'_, (u32, Result<Arc<ManifestFiles>, Unreadable>)> {
         self.progress.wanted.fetch_add(wanted.len() as u64, Ordering::Relaxed);
         stream::iter(wanted)
             .map(move |(number, manifest)| async move { (number, self.decode(number, manifest).await) })

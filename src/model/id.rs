@@ -94,8 +94,8 @@ impl PlanId {
 
 impl fmt::Display for PlanId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d] = self.0;
-        write!(f, "{a:02x}{b:02x}-{c:02x}{d:02x}")
+        let number = u32::from_be_bytes(self.0);
+        write!(f, "{:04x}-{:04x}", number >> 16, number & 0xffff)
     }
 }
 

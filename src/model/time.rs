@@ -18,11 +18,13 @@ impl Timestamp {
     }
 
     /// This time, `age` earlier.
+    #[must_use]
     pub fn minus(self, age: Age) -> Self {
         Self(self.0.saturating_sub(age.0))
     }
 
     /// This time, `age` later.
+    #[must_use]
     pub fn plus(self, age: Age) -> Self {
         Self(self.0.saturating_add(age.0))
     }

@@ -1,6 +1,6 @@
 //! What becomes of each file that only expired snapshots used: marked, or kept with a reason.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -47,7 +47,7 @@ impl KeptFile {
 pub fn plan(
     candidates: Vec<Candidate>,
     place: &Place,
-    by_hand: &HashSet<String>,
+    by_hand: &BTreeSet<String>,
     outside: OutsideLocation,
     rules: &LocationRules,
 ) -> CleanupPlan {
@@ -71,7 +71,7 @@ pub fn plan(
 pub fn kept(
     location: &Location,
     place: &Place,
-    by_hand: &HashSet<String>,
+    by_hand: &BTreeSet<String>,
     outside: OutsideLocation,
 ) -> Option<KeptFile> {
     if by_hand.contains(location.canonical()) {
@@ -101,7 +101,7 @@ mod tests {
             inner: [root("s3://wh/db/t/inner")].into(),
             ..Place::default()
         };
-        let by_hand = HashSet::from(["s3://wh/db/t/data/hand".to_owned()]);
+        let by_hand = BTreeSet::from(["s3://wh/db/t/data/hand".to_owned()]);
         for (location, keep_outside, delete_outside) in [
             ("s3a://wh/db/t/data/x%2F y", None, None),
             ("s3://wh/db/t2/data/x", Some(KeptFile::Outside), None),

@@ -1,3 +1,5 @@
+#![allow(clippy::needless_pass_by_value)] // refs are built as values
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
@@ -25,7 +27,7 @@ fn snapshot(id: i64, parent: Option<i64>, days_old: f64) -> Snapshot {
 fn table(snapshots: Vec<Snapshot>, refs: Vec<(&str, Ref)>) -> TableState {
     let refs: BTreeMap<_, _> = refs.into_iter().map(|(name, r)| (RefName::new(name), r)).collect();
     let current_snapshot = refs.get(&RefName::from("main")).map(|r| r.snapshot);
-    TableState { snapshots, refs, current_snapshot, ..empty_table() }
+    TableState { current_snapshot, snapshots, refs, ..empty_table() }
 }
 
 fn branch(snapshot: i64) -> Ref {

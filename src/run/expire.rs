@@ -94,10 +94,7 @@ async fn under_lease(
         if planned.plan.retention.is_empty() {
             break;
         }
-        let (approved, id) = match approved(work, request, &loaded, planned, report).await? {
-            Some(approved) => approved,
-            None => return Ok(()),
-        };
+        let Some((approved, id)) = approved(work, request, &loaded, planned, report).await? else { return Ok(()) };
         if !request.apply {
             return Ok(());
         }
@@ -229,7 +226,7 @@ async fn planned(
         }
         reach::freed(reader, &loaded.state, &steps, &neighbours).await?
     };
-    let by_hand = work.hands.state.kept().await?.into_iter().collect();
+    let by_hand = work.hands.state.kept().await?;
     let outside = work.hands.config.expire.outside_location;
     let plan = ExpirePlan {
         table: name.clone(),

@@ -19,6 +19,8 @@ pub enum Deleted {
     AlreadyGone,
 }
 
+type Keys = (Arc<dyn ObjectStore>, Vec<(usize, Path)>);
+
 /// S3's limit on keys in one request.
 const BATCH: usize = 1000;
 /// Single deletes in flight, where a bulk request did not settle a key.
@@ -32,7 +34,8 @@ impl Storage {
     pub async fn delete(&self, locations: Vec<Location>) -> Vec<(Location, Result<Deleted, StorageError>)> {
         let mut outcomes: Vec<Option<Result<Deleted, StorageError>>> = Vec::new();
         outcomes.resize_with(locations.len(), || None);
-        let mut batches: BTreeMap<&str, (Arc<dyn ObjectStore>, Vec<(usize, Path)>)> = BTreeMap::new();
+        // By store: its keys, each with its place in the outcomes.
+        let mut batches: BTreeMap<&str, Keys> = BTreeMap::new();
         for (index, location) in locations.iter().enumerate() {
             match location
                 .object_path()

@@ -125,10 +125,9 @@ impl Proof {
         by_hand: &BTreeSet<String>,
         outside: OutsideLocation,
     ) -> (Vec<Marked>, Vec<(Marked, Because)>) {
-        let by_hand: HashSet<String> = by_hand.iter().cloned().collect();
         let (mut doomed, mut spared) = (Vec::new(), Vec::new());
         for marked in marked {
-            match self.spares(&marked, &by_hand, outside) {
+            match self.spares(&marked, by_hand, outside) {
                 Some(because) => spared.push((marked, because)),
                 None => doomed.push(marked),
             }
@@ -139,7 +138,7 @@ impl Proof {
         (doomed, spared)
     }
 
-    fn spares(&self, marked: &Marked, by_hand: &HashSet<String>, outside: OutsideLocation) -> Option<Because> {
+    fn spares(&self, marked: &Marked, by_hand: &BTreeSet<String>, outside: OutsideLocation) -> Option<Because> {
         if self.referenced.contains(&Fingerprint::of(marked.location.canonical())) {
             return Some(Because::ReferencedAgain);
         }

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use futures::FutureExt;
 use futures::stream::{self, StreamExt};
 use serde::Serialize;
 use uuid::Uuid;
@@ -75,7 +76,7 @@ impl Lake {
 
     /// Lists all catalogs, with the tables' folders.
     pub async fn survey(&self) -> Result<World, Error> {
-        Ok(survey(&self.catalogs, &self.hands.state, self.hands.storage.rules()).await?)
+        Ok(survey(&self.catalogs, &self.hands.state, self.hands.storage.rules()).boxed().await?)
     }
 }
 
@@ -169,7 +170,7 @@ fn check(lake: &Lake, request: &RunRequest) -> Result<(), RunError> {
         if age < Age::ZERO {
             return reject(format!("--older-than lies in the future ({})", age.show()));
         }
-        if age < config.expire.floor && !config.guard.allow_floor_below_minimum {
+        if age < config.expire.floor {
             let floor = config.expire.floor;
             return reject(format!("--older-than {age} is below the floor of {floor} ([expire] floor)"));
         }
@@ -205,13 +206,7 @@ async fn expire_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) -
     let tables = selected(&world, &request.tables)?;
     let (run, now, world) = (&report.run, report.now, &world);
     let done: Vec<TableReport> = stream::iter(tables)
-        .map(|table| async move {
-            let mut of_table = TableReport::new(table.clone());
-            if let Err(error) = expire::table(lake, request, run, now, world, &table, &mut of_table).await {
-                failed(&mut of_table, &error);
-            }
-            of_table
-        })
+        .map(|table| expire_table(lake, request, run, now, world, table).boxed())
         .buffer_unordered(TABLES_IN_FLIGHT)
         .collect()
         .await;
@@ -220,6 +215,21 @@ async fn expire_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) -
         tracing::warn!("{error}");
     }
     Ok(())
+}
+
+async fn expire_table(
+    lake: &Lake,
+    request: &RunRequest,
+    run: &RunId,
+    now: Timestamp,
+    world: &World,
+    table: TableName,
+) -> TableReport {
+    let mut report = TableReport::new(table.clone());
+    if let Err(error) = expire::table(lake, request, run, now, world, &table, &mut report).await {
+        failed(&mut report, &error);
+    }
+    report
 }
 
 fn failed(report: &mut TableReport, error: &Error) {
@@ -242,18 +252,34 @@ async fn sweep_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) ->
             list.list.objects
         ));
     }
+    // By uuid, since a table may have been renamed; an intent that a crash left open becomes marks first.
     let mut due: BTreeMap<Uuid, Vec<MarkList>> = BTreeMap::new();
     for list in open.iter().filter(|list| list.due_at <= report.now).filter(wanted) {
         due.entry(list.uuid).or_default().push(list.clone());
     }
-    if due.is_empty() {
+    let mut wanted_tables: BTreeMap<Uuid, TableName> =
+        due.iter().filter_map(|(uuid, lists)| Some((*uuid, lists.first()?.table.clone()))).collect();
+    for (table, uuid) in state.tables_with_open_intents().await.map_err(Error::from)? {
+        if !request.tables.is_empty() && !request.tables.iter().any(|pattern| pattern.matches_table(&table)) {
+            continue;
+        }
+        if request.apply {
+            wanted_tables.entry(uuid).or_insert(table);
+        } else {
+            report.notes.push(format!("{table}: an earlier commit is not settled yet; a run with --apply settles it"));
+        }
+    }
+    if wanted_tables.is_empty() {
         return Ok(());
     }
     // The second proof evaluates safety rule 6 on a fresh listing.
     let world = lake.survey().await?;
     let (run, now, world) = (&report.run, report.now, &world);
-    let done: Vec<TableReport> = stream::iter(due.into_values())
-        .map(|lists| async move { sweep_table(lake, request, run, now, world, lists).await })
+    let done: Vec<TableReport> = stream::iter(wanted_tables)
+        .map(|(uuid, table)| {
+            let lists = due.remove(&uuid).unwrap_or_default();
+            sweep_table(lake, request, run, now, world, (uuid, table), lists).boxed()
+        })
         .buffer_unordered(TABLES_IN_FLIGHT)
         .collect()
         .await;
@@ -267,14 +293,12 @@ async fn sweep_table(
     run: &RunId,
     now: Timestamp,
     world: &World,
+    (uuid, known_as): (Uuid, TableName),
     lists: Vec<MarkList>,
 ) -> TableReport {
-    let Some(first) = lists.first() else {
-        return TableReport::new(TableName { catalog: String::new(), namespace: Vec::new(), name: String::new() });
-    };
     let mode = if request.apply { sweep::Mode::Apply } else { sweep::Mode::Look };
-    let (uuid, name) = (first.uuid, sweep::find(first, world).map(|roots| roots.table.clone()));
-    let mut report = TableReport::new(name.clone().unwrap_or_else(|| first.table.clone()));
+    let name = sweep::find(uuid, &known_as, world).map(|roots| roots.table.clone());
+    let mut report = TableReport::new(name.clone().unwrap_or(known_as));
     let done = async {
         let Some(name) = name else {
             return gone(lake, world, &lists, now, mode, &mut report).await;
@@ -286,7 +310,7 @@ async fn sweep_table(
         };
         let mut work =
             Work { hands: &lake.hands, catalogs: &lake.catalogs, catalog, run, actor: &request.actor, now, lease };
-        let done = sweep::table(&mut work, &name, lists, world, mode, &mut report).await;
+        let done = sweep::table(&mut work, &name, world, mode, &mut report).await;
         work.end().await?;
         done
     };
@@ -325,4 +349,16 @@ async fn gone(
 
 fn no_catalog(table: &TableName) -> Error {
     Error::Commit(format!("no configured catalog is called {}", table.catalog))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A daemon spawns runs.
+    #[test]
+    fn a_run_can_be_spawned() {
+        fn takes_send<T: Send>(_: impl Fn(&'static Lake, &'static RunRequest) -> T) {}
+        takes_send(|lake, request| run(lake, request));
+    }
 }

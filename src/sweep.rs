@@ -8,8 +8,9 @@ mod delete;
 mod proof;
 
 use serde_json::json;
+use uuid::Uuid;
 
-use crate::apply::{Work, settle};
+use crate::apply::{Hands, Work, settle};
 use crate::catalog::LoadedTable;
 use crate::catalog::metadata;
 use crate::error::Error;
@@ -32,17 +33,16 @@ pub enum Mode {
 /// Files that a report names, of those that were not deleted.
 const EXAMPLES: usize = 20;
 
-/// Where the table of a mark list is now, by its uuid: it may have been renamed.
-pub fn find<'w>(list: &MarkList, world: &'w World) -> Option<&'w TableRoots> {
-    let of_uuid = || world.roots.iter().filter(|roots| roots.uuid == Some(list.uuid));
-    of_uuid().find(|roots| roots.table == list.table).or_else(|| of_uuid().next())
+/// Where the table of marks or of an intent is now, by its uuid: it may have been renamed.
+pub fn find<'w>(uuid: Uuid, known_as: &TableName, world: &'w World) -> Option<&'w TableRoots> {
+    let of_uuid = || world.roots.iter().filter(|roots| roots.uuid == Some(uuid));
+    of_uuid().find(|roots| roots.table == *known_as).or_else(|| of_uuid().next())
 }
 
-/// Sweeps the due lists of one table. `world` is a fresh listing of the catalogs.
+/// Settles the open intents of one table and sweeps its due lists. `world` is a fresh listing of the catalogs.
 pub async fn table(
     work: &mut Work<'_>,
     name: &TableName,
-    lists: Vec<MarkList>,
     world: &World,
     mode: Mode,
     report: &mut TableReport,
@@ -61,7 +61,9 @@ pub async fn table(
         report.advice = Some(format!("icewarden findings; icewarden findings ack {finding} --until DATE"));
         return Ok(());
     }
-    let place = match place(work, &current, world) {
+    let mut lists = work.hands.state.due_marks(work.now).await?;
+    lists.retain(|list| Some(list.uuid) == current.state.uuid);
+    let place = match place(work.hands, &current, world) {
         Ok(place) => place,
         Err(shared) => {
             report.ended(Outcome::Skipped, shared.to_string());
@@ -238,7 +240,7 @@ async fn close(
         hands.state.close_marks(&list.id, MarkStatus::Swept, &text, *now).await?;
     } else {
         // Under a new name: the list before stays, so that `why` can tell.
-        let name = format!("marks/{}-{}.zst", list.id, uuid::Uuid::now_v7().simple());
+        let name = format!("marks/{}-{}.zst", list.id, Uuid::now_v7().simple());
         let location = hands.plans.location(&name)?;
         let header =
             json!({ "marks": list.id, "table": list.table.full(), "uuid": list.uuid, "before": list.list.location });
@@ -267,7 +269,7 @@ async fn outcomes(work: &Work<'_>, list: &MarkList, told: &[(String, Because)]) 
     }
     let packed = zstd::encode_all(&lines[..], 3)
         .map_err(|error| crate::state::ListError::Encode { reason: error.to_string() })?;
-    let name = format!("sweeps/{}-{}.jsonl.zst", list.id, uuid::Uuid::now_v7().simple());
+    let name = format!("sweeps/{}-{}.jsonl.zst", list.id, Uuid::now_v7().simple());
     Ok(Some(work.hands.plans.write(&name, packed.into()).await?))
 }
 
@@ -315,10 +317,10 @@ pub async fn unplanned_removal(work: &Work<'_>, table: &LoadedTable) -> Result<O
 }
 
 /// The table's folders among all catalogued tables, with its policy's override.
-pub fn place(work: &Work<'_>, table: &LoadedTable, world: &World) -> Result<Place, Shared> {
-    let exclusive = work.hands.config.policy_for(&table.name).exclusive;
+pub fn place(hands: &Hands, table: &LoadedTable, world: &World) -> Result<Place, Shared> {
+    let exclusive = hands.config.policy_for(&table.name).exclusive;
     let uuids = exclusive.into_iter().flat_map(|exclusive| exclusive.value.uuids).collect();
-    let rules = work.hands.storage.rules();
+    let rules = hands.storage.rules();
     let known = world.roots.iter().find(|roots| roots.table == table.name);
     let this =
         crate::model::roots::roots_of(&table.state, &table.metadata_location, rules).ok().map(|roots| TableRoots {

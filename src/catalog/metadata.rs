@@ -64,6 +64,18 @@ pub enum MetadataError {
     },
 }
 
+impl MetadataError {
+    /// The file that it is about.
+    pub fn location(&self) -> &str {
+        match self {
+            Self::Storage(error) => &error.location,
+            Self::NotJson { location, .. } | Self::Unsupported { location, .. } | Self::Invalid { location, .. } => {
+                location
+            }
+        }
+    }
+}
+
 /// Reads the metadata file at `location`. The bytes are its JSON: a file that is gzip by its content, whatever
 /// its name, is inflated.
 pub async fn read(storage: &Storage, location: &str) -> Result<(Bytes, TableState), MetadataError> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use iceberg::{Catalog as _, CatalogBuilder, ErrorKind, NamespaceIdent, TableIdent, TableRequirement, TableUpdate};
 use iceberg_catalog_rest::{CommitTableRequest, RestCatalog as Lister, RestCatalogBuilder};
 use percent_encoding::percent_decode_str;
@@ -133,7 +133,7 @@ impl RestCatalog {
         let mut tables = BTreeSet::new();
         let mut level = self.namespaces(&lister, None).await?.unwrap_or_default();
         while !level.is_empty() {
-            let visits = level.iter().map(|namespace| self.visit(&lister, namespace));
+            let visits: Vec<_> = level.iter().map(|namespace| self.visit(&lister, namespace).boxed()).collect();
             let visited: Vec<Visit> = stream::iter(visits).buffered(LISTS_AT_ONCE).try_collect().await?;
             level.clear();
             for visit in visited {

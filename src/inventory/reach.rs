@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures::FutureExt;
 use futures::stream::{self, StreamExt};
 
 use super::manifests::{self, ManifestContent, ManifestCounts, ManifestRef, Status, Unreadable};
@@ -160,14 +161,17 @@ impl Reader {
         &self,
         snapshots: impl IntoIterator<Item = &'s Snapshot>,
     ) -> Vec<(&'s Snapshot, Result<Arc<[u32]>, Unreadable>)> {
-        let snapshots: Vec<_> = snapshots.into_iter().collect();
-        stream::iter(snapshots)
-            .map(|snapshot| async move {
-                (snapshot, self.list(snapshot).await.map_err(|error| of_snapshot(error, snapshot)))
-            })
+        let snapshots: Vec<&'s Snapshot> = snapshots.into_iter().collect();
+        // By number: a closure over references would keep callers from being spawned.
+        let read: Vec<_> = stream::iter(0..snapshots.len())
+            .map(|at| self.list(snapshots[at]).boxed())
             .buffered(self.storage.concurrency())
             .collect()
-            .await
+            .await;
+        let of = |(snapshot, list): (&'s Snapshot, Result<Arc<[u32]>, Unreadable>)| {
+            (snapshot, list.map_err(|error| of_snapshot(error, snapshot)))
+        };
+        snapshots.into_iter().zip(read).map(of).collect()
     }
 
     async fn list(&self, snapshot: &Snapshot) -> Result<Arc<[u32]>, Unreadable> {

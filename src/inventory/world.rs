@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use futures::FutureExt;
 use futures::stream::{self, StreamExt};
 
 use crate::catalog::{Catalog, CatalogError, ListedTable};
@@ -42,21 +43,21 @@ pub enum SurveyError {
 pub async fn survey(catalogs: &[Catalog], state: &State, rules: &LocationRules) -> Result<World, SurveyError> {
     let mut world = World::default();
     for catalog in catalogs {
-        let known = state.roots(catalog.name()).await?;
-        match catalog.list_tables().await {
+        let known = state.roots(catalog.name()).boxed().await?;
+        match catalog.list_tables().boxed().await {
             Ok(tables) => {
                 let listed: BTreeSet<TableName> = tables.iter().map(|table| table.name.clone()).collect();
-                state.forget_roots(catalog.name(), &listed).await?;
+                state.forget_roots(catalog.name(), &listed).boxed().await?;
                 let known: BTreeMap<&TableName, &TableRoots> = known.iter().map(|r| (&r.table, r)).collect();
-                let seen: Vec<(Option<TableRoots>, bool)> = stream::iter(&tables)
-                    .map(|table| roots_now(catalog, table, known.get(&table.name).copied(), rules))
+                let seen: Vec<(Option<TableRoots>, bool)> = stream::iter(0..tables.len())
+                    .map(|at| roots_now(catalog, &tables[at], known.get(&tables[at].name).copied(), rules).boxed())
                     .buffered(LOADS_IN_FLIGHT)
                     .collect()
                     .await;
                 for (roots, is_new) in seen {
                     let Some(roots) = roots else { continue };
                     if is_new {
-                        state.put_roots(&roots).await?;
+                        state.put_roots(&roots).boxed().await?;
                     }
                     world.roots.push(roots);
                 }
@@ -84,28 +85,30 @@ async fn roots_now(
     {
         return (Some(known.clone()), false);
     }
-    if let Ok(loaded) = catalog.load(&table.name).await
-        && let Ok(roots) = roots_of(&loaded.state, &loaded.metadata_location, rules)
-    {
-        let seen = TableRoots {
-            table: table.name.clone(),
-            metadata_location: loaded.metadata_location,
-            uuid: loaded.state.uuid,
-            roots,
-        };
-        return (Some(seen), true);
+    let mut metadata_location = table.metadata_location.clone();
+    match catalog.load(&table.name).boxed().await {
+        Ok(loaded) => {
+            if let Ok(roots) = roots_of(&loaded.state, &loaded.metadata_location, rules) {
+                let seen = TableRoots {
+                    table: table.name.clone(),
+                    metadata_location: loaded.metadata_location,
+                    uuid: loaded.state.uuid,
+                    roots,
+                };
+                return (Some(seen), true);
+            }
+            metadata_location = Some(loaded.metadata_location);
+        }
+        // A REST catalog tells the metadata file only when the table is loaded.
+        Err(CatalogError::Metadata { source, .. }) => metadata_location = Some(source.location().to_owned()),
+        Err(_) => {}
     }
     if let Some(known) = known {
         return (Some(known.clone()), false);
     }
-    let told = table.metadata_location.as_ref().and_then(|location| {
-        let root = root_of_metadata_file(location, rules).ok()?;
-        Some(TableRoots {
-            table: table.name.clone(),
-            metadata_location: location.clone(),
-            uuid: None,
-            roots: [root].into(),
-        })
+    let told = metadata_location.and_then(|location| {
+        let root = root_of_metadata_file(&location, rules).ok()?;
+        Some(TableRoots { table: table.name.clone(), metadata_location: location, uuid: None, roots: [root].into() })
     });
     // Not remembered: the next survey must try to load it again.
     (told, false)

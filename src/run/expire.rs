@@ -3,25 +3,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use serde_json::json;
 use uuid::Uuid;
 
 use super::{Lake, RunRequest, no_catalog};
 use crate::apply::commit::{self, Ended};
-use crate::apply::{Work, lease, settle};
+use crate::apply::{Hands, Work, lease, settle};
 use crate::catalog::LoadedTable;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::guard::{self, ApprovedPlan, Refusal};
 use crate::inventory::manifests::Unreadable;
 use crate::inventory::reach::{self, Freed, Reader};
-use crate::inventory::world::World;
+use crate::inventory::world::{World, survey};
 use crate::model::{Age, RunId, TableName, Timestamp};
 use crate::plan::roots::{Place, Shared};
 use crate::plan::values::{Configured, Inputs, Request, Source, Sourced};
 use crate::plan::{ExpirePlan, cleanup, expire, retention, values};
 use crate::report::{Job, Outcome, PlanReport, TableReport};
-use crate::state::{Bound, Confirmation, FindingKind, MarkFilter, Observation, PlanRecord, Severity};
+use crate::state::{Bound, Confirmation, FindingKind, Observation, PlanRecord, Severity};
 use crate::sweep;
 
 /// Conflicts are answered with new plans for this long (safety rule 9).
@@ -50,6 +51,10 @@ pub(super) async fn table(
         report.ended(Outcome::Skipped, Shared::NoUuid.to_string());
         return Ok(());
     };
+    // Before the lease, which twins share.
+    if place_or_skip(&lake.hands, &loaded, uuid, world, now, report).await?.is_none() {
+        return Ok(());
+    }
     let lease = if request.apply { lease(&lake.hands.state, uuid, format!("expiry of {name}")).await? } else { None };
     let mut work =
         Work { hands: &lake.hands, catalogs: &lake.catalogs, catalog, run, actor: &request.actor, now, lease };
@@ -116,13 +121,11 @@ async fn under_lease(
 
 /// With a grace of zero a job goes on to its sweep.
 async fn sweep_now(work: &mut Work<'_>, name: &TableName, uuid: Uuid, report: &mut TableReport) -> Result<(), Error> {
-    let mut lists = work.hands.state.marks(MarkFilter::Open, None).await?;
-    lists.retain(|list| list.uuid == uuid && list.due_at <= work.now);
-    if lists.is_empty() {
+    if !work.hands.state.due_marks(work.now).await?.iter().any(|list| list.uuid == uuid) {
         return Ok(());
     }
-    let fresh = crate::inventory::world::survey(work.catalogs, &work.hands.state, work.hands.storage.rules()).await?;
-    sweep::table(work, name, lists, &fresh, sweep::Mode::Apply, report).await
+    let fresh = survey(work.catalogs, &work.hands.state, work.hands.storage.rules()).boxed().await?;
+    sweep::table(work, name, &fresh, sweep::Mode::Apply, report).await
 }
 
 /// What the values of this table are resolved from.
@@ -148,6 +151,39 @@ fn inputs(work: &Work<'_>, request: &RunRequest, name: &TableName) -> Inputs {
     }
 }
 
+/// The table's folders, or a skip with its finding where they are not its alone (safety rule 6).
+async fn place_or_skip(
+    hands: &Hands,
+    loaded: &LoadedTable,
+    uuid: Uuid,
+    world: &World,
+    now: Timestamp,
+    report: &mut TableReport,
+) -> Result<Option<Place>, Error> {
+    let name = &loaded.name;
+    let shared = match sweep::place(hands, loaded, world) {
+        Ok(place) => {
+            hands.state.resolve_kind(FindingKind::SharedLocation, name, Some(uuid), now).await?;
+            return Ok(Some(place));
+        }
+        Err(shared) => shared,
+    };
+    let seen = Observation {
+        kind: FindingKind::SharedLocation,
+        table: name.clone(),
+        uuid: Some(uuid),
+        ref_name: None,
+        severity: Severity::Warning,
+        numbers: json!({}),
+        message: format!("{name} is skipped: {shared}"),
+        advice: "give one of them its own location, or name the other in a policy's `exclusive`".to_owned(),
+    };
+    // Boxed, here and below: otherwise the compiler cannot see that a run may be spawned.
+    hands.state.raise(&seen, now).boxed().await?;
+    report.ended(Outcome::Skipped, shared.to_string());
+    Ok(None)
+}
+
 /// A plan with what the guard needs to judge it.
 struct Planned {
     plan: ExpirePlan,
@@ -168,26 +204,8 @@ async fn planned(
         report.ended(Outcome::Skipped, "gc.enabled is not true");
         return Ok(None);
     }
-    let place = match sweep::place(work, loaded, world) {
-        Ok(place) => {
-            work.hands.state.resolve_kind(FindingKind::SharedLocation, name, Some(uuid), work.now).await?;
-            place
-        }
-        Err(shared) => {
-            let seen = Observation {
-                kind: FindingKind::SharedLocation,
-                table: name.clone(),
-                uuid: Some(uuid),
-                ref_name: None,
-                severity: Severity::Warning,
-                numbers: json!({}),
-                message: format!("{name} is skipped: {shared}"),
-                advice: "give one of them its own location, or name the other in a policy's `exclusive`".to_owned(),
-            };
-            work.hands.state.raise(&seen, work.now).await?;
-            report.ended(Outcome::Skipped, shared.to_string());
-            return Ok(None);
-        }
+    let Some(place) = place_or_skip(work.hands, loaded, uuid, world, work.now, report).await? else {
+        return Ok(None);
     };
     if loaded.state.is_encrypted {
         let reason = "the table is encrypted, which is not supported".to_owned();

@@ -1,6 +1,8 @@
 //! Intents: what a commit is about to remove, durable before the commit is sent, so that a crash between the
 //! commit and its marks loses nothing. An intent becomes marks in one transaction, once.
 
+use std::collections::BTreeSet;
+
 use sqlx::Row;
 use sqlx::any::AnyRow;
 use uuid::Uuid;
@@ -102,6 +104,15 @@ impl State {
         .fetch_all(&self.pool)
         .await
         .and_then(|rows| rows.iter().map(Intent::from_row).collect());
+        rows.map_err(self.failed("read the open intents"))
+    }
+
+    /// The tables that have intents which nobody has resolved, by the name and uuid of the intent.
+    pub async fn tables_with_open_intents(&self) -> Result<BTreeSet<(TableName, Uuid)>, StateError> {
+        let rows = sqlx::query("SELECT * FROM intents WHERE closed IS NULL")
+            .fetch_all(&self.pool)
+            .await
+            .and_then(|rows| rows.iter().map(|row| Intent::from_row(row).map(|of| (of.table, of.uuid))).collect());
         rows.map_err(self.failed("read the open intents"))
     }
 

@@ -146,7 +146,14 @@ async fn conclude(
             match settle::settle(&work.hands.storage, intent, Some(base), &current).await {
                 Settled::NotApplied => {
                     settle::close_void(work, intent).await?;
-                    mark::loose_files(work, &(&current).into(), left_behind.as_slice(), "lost compare-and-swap", report).await?;
+                    mark::loose_files(
+                        work,
+                        &(&current).into(),
+                        left_behind.as_slice(),
+                        "lost compare-and-swap",
+                        report,
+                    )
+                    .await?;
                     work.audit("commit", &intent.table, None, "conflict", &json!({ "reason": reason })).await?;
                     Ok(Concluded::PlanAgain)
                 }

@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::commit::committed;
 use super::{Work, mark};
-use crate::catalog::{Catalog, LoadedTable};
 use crate::catalog::metadata;
+use crate::catalog::{Catalog, LoadedTable};
 use crate::error::Error;
 use crate::model::{LocationRules, PlanId, TableState};
 use crate::plan::{retention, values};

@@ -9,6 +9,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::catalog::CatalogError;
+use crate::clock::Clock;
+use crate::config::{Config, ConfigError};
+use crate::report::{Job, RunReport};
+use crate::run::{self, Lake, RunError, RunRequest};
+
+use lake::MadeLake;
+use read_back::ReadBack;
 
 mod change;
 mod content;
@@ -20,6 +27,105 @@ mod stories;
 mod table;
 #[cfg(test)]
 mod tests;
+
+/// Who the audit log says it was.
+const ACTOR: &str = "demo";
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+pub struct DemoArgs {
+    /// Where the lake is, or will be.
+    pub folder: PathBuf,
+    /// Make the lake anew even if it is there.
+    pub fresh: bool,
+}
+
+/// A step of the demo, told as soon as it is done.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// The lake was made.
+    Made(&'a MadeLake),
+    /// The lake was there.
+    Found(&'a MadeLake),
+    /// What expiry would do.
+    Planned(&'a RunReport),
+    /// What it did. The lake's grace is zero, so it went on to the sweep.
+    Applied(&'a RunReport),
+    /// What a sweep then did: nothing, unless an earlier demo was stopped and left marks.
+    Swept(&'a RunReport),
+    /// What the tables take, before and after.
+    Stored {
+        /// By `namespace.table`.
+        before: &'a BTreeMap<String, Usage>,
+        /// By `namespace.table`.
+        after: &'a BTreeMap<String, Usage>,
+    },
+    /// Every file that a retained snapshot needs is there and whole; by `namespace.table`.
+    ReadBack(&'a BTreeMap<String, ReadBack>),
+}
+
+/// What became of a demo.
+#[derive(Debug)]
+pub struct DemoReport {
+    /// The lake.
+    pub lake: MadeLake,
+    /// The expiry, after it was planned without being applied, and its sweep.
+    pub applied: RunReport,
+    /// The sweep of what was left.
+    pub swept: RunReport,
+    /// What the tables took, by `namespace.table`.
+    pub before: BTreeMap<String, Usage>,
+    /// What they take now.
+    pub after: BTreeMap<String, Usage>,
+    /// What was read back.
+    pub read: BTreeMap<String, ReadBack>,
+}
+
+impl DemoReport {
+    /// The exit code of the command.
+    pub fn exit_code(&self) -> u8 {
+        self.applied.exit_code().max(self.swept.exit_code())
+    }
+}
+
+/// Makes the lake, unless it is there, and cleans it: plan, expiry, sweep, reading back. `tell` hears of
+/// each step as soon as it is done.
+pub async fn run(args: &DemoArgs, clock: Clock, mut tell: impl FnMut(Step<'_>)) -> Result<DemoReport, DemoError> {
+    let found = if args.fresh { None } else { lake::find(&args.folder)? };
+    let made = if let Some(found) = found {
+        tell(Step::Found(&found));
+        found
+    } else {
+        let made = lake::make(&args.folder, clock.now()).await?;
+        tell(Step::Made(&made));
+        made
+    };
+    let before = summary(&made.folder)?;
+    let (config, _) = Config::load(&made.config)?;
+    let lake = Lake::open(config, clock).await.map_err(RunError::from)?;
+
+    let look = RunRequest::look(Job::Expire, ACTOR);
+    tell(Step::Planned(&run::run(&lake, &look).await?));
+    let applied = run::run(&lake, &RunRequest { apply: true, ..look }).await?;
+    tell(Step::Applied(&applied));
+    let sweep = RunRequest { apply: true, ..RunRequest::look(Job::Sweep, ACTOR) };
+    let swept = run::run(&lake, &sweep).await?;
+    tell(Step::Swept(&swept));
+
+    let after = summary(&made.folder)?;
+    tell(Step::Stored { before: &before, after: &after });
+    let mut read = BTreeMap::new();
+    for catalog in &lake.catalogs {
+        for table in catalog.list_tables().await? {
+            let loaded = catalog.load(&table.name).await?;
+            let counts = read_back::read_back(&lake.hands.storage, &loaded.state).await?;
+            read.insert(table.name.to_string(), counts);
+        }
+    }
+    tell(Step::ReadBack(&read));
+    lake.hands.state.close().await;
+    Ok(DemoReport { lake: made, applied, swept, before, after, read })
+}
 
 /// The demo cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +163,12 @@ pub enum DemoError {
         /// The path.
         path: PathBuf,
     },
+    /// The lake's configuration was changed and makes no sense.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A run could not begin.
+    #[error(transparent)]
+    Run(Box<RunError>),
     /// A retained snapshot has lost something.
     #[error(transparent)]
     ReadBack(#[from] read_back::ReadBackError),
@@ -65,6 +177,12 @@ pub enum DemoError {
 impl From<CatalogError> for DemoError {
     fn from(error: CatalogError) -> Self {
         Self::Catalog(Box::new(error))
+    }
+}
+
+impl From<RunError> for DemoError {
+    fn from(error: RunError) -> Self {
+        Self::Run(Box::new(error))
     }
 }
 

@@ -90,9 +90,13 @@ impl RunReport {
         }
     }
 
-    /// The gravest outcome of any table.
+    /// The gravest outcome of any table; skipped only where every table was.
     pub fn outcome(&self) -> Outcome {
-        self.tables.iter().map(|table| table.outcome).max().unwrap_or(Outcome::Done)
+        let all = || self.tables.iter().map(|table| table.outcome);
+        if !self.tables.is_empty() && all().all(|outcome| outcome == Outcome::Skipped) {
+            return Outcome::Skipped;
+        }
+        all().filter(|outcome| *outcome != Outcome::Skipped).max().unwrap_or(Outcome::Done)
     }
 }
 

@@ -19,7 +19,7 @@ use super::stories::{self, TABLES, When};
 /// The name of the catalog.
 pub const CATALOG: &str = "lake";
 /// The configuration's file name; it is written last, so a folder that has it has a whole lake.
-const CONFIG: &str = "icewarden.toml";
+pub const CONFIG: &str = "icewarden.toml";
 /// Says that the folder is ours; written first.
 const NOTICE: &str = "README.txt";
 const NOTICE_TEXT: &str = "This folder was made by `icewarden demo`, and `icewarden demo --fresh` makes it anew.\n\

@@ -182,3 +182,47 @@ async fn only_what_the_demo_made_is_made_anew() {
     assert!(matches!(refused, DemoError::NotADemo { .. }), "{refused}");
     assert!(lake::find(other.path()).unwrap().is_none() && other.path().join("warehouse").is_dir());
 }
+
+#[tokio::test]
+async fn a_demo_cleans_the_lake_and_a_second_one_commits_nothing() {
+    let temporary = tempfile::tempdir().unwrap();
+    let at = |now: Timestamp| Clock::Fixed(std::sync::Arc::new(now.0.into()));
+    let args = DemoArgs { folder: temporary.path().join("demo"), fresh: false };
+    let mut steps = Vec::new();
+    let first =
+        run(&args, at(NOW), |step| steps.push(format!("{step:?}").split(['(', ' ']).next().unwrap().to_owned()))
+            .await
+            .unwrap();
+    assert_eq!(steps, ["Made", "Planned", "Applied", "Swept", "Stored", "ReadBack"]);
+    assert_eq!(first.exit_code(), 0);
+    // Snapshots expired, refs dropped, files deleted, rows of what is kept.
+    let expected = [
+        ("ops.events", 10, 0, 18, 3_600),
+        ("ops.frozen", 0, 0, 0, 800),
+        ("ops.v1", 5, 0, 10, 1_000),
+        ("ops.vectors", 5, 0, 9, 800),
+        ("ops.wap", 4, 0, 7, 800),
+        ("sales.customers", 5, 0, 19, 18_000),
+        ("sales.orders", 22, 2, 49, 33_000),
+    ];
+    for (report, (name, snapshots, refs, files, rows)) in first.applied.tables.iter().zip(expected) {
+        let counts = report.counts;
+        assert_eq!(report.table.to_string(), name);
+        assert_eq!((counts.expired_snapshots, counts.dropped_refs, counts.deleted_objects), (snapshots, refs, files));
+        assert_eq!(first.read[name].rows, rows, "{name}");
+        let (before, after) = (first.before[name], first.after[name]);
+        // A commit adds one metadata file.
+        assert_eq!(before.files - files + counts.commits, after.files, "{name}");
+        assert!(counts.commits == 0 || after.bytes < before.bytes, "{name}");
+    }
+
+    // The day's work of the demo is done for half a day.
+    let second = run(&args, at(NOW.plus(Age::hours(12))), |_| ()).await.unwrap();
+    let idle = |report: &RunReport| report.tables.iter().all(|table| table.counts == crate::report::Counts::default());
+    assert!(idle(&second.applied) && idle(&second.swept));
+    assert_eq!((second.exit_code(), &second.before, &second.after), (0, &first.after, &first.after));
+    assert_eq!(second.read, first.read);
+
+    let fresh = run(&DemoArgs { fresh: true, ..args }, at(NOW), |_| ()).await.unwrap();
+    assert_eq!(fresh.applied.tables.last().unwrap().counts.expired_snapshots, 22);
+}

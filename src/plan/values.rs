@@ -40,10 +40,10 @@ pub enum Source {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ref => f.write_str("the ref's own"),
+            Self::Ref => f.write_str("its own"),
             Self::Request => f.write_str("as asked for"),
             Self::Policy(pattern) => write!(f, "policy {pattern}"),
-            Self::Property(name) => write!(f, "table property {name}"),
+            Self::Property(_) => f.write_str("table property"),
             Self::Config => f.write_str("[expire]"),
             Self::Iceberg => f.write_str("Iceberg's default"),
             Self::Floor => f.write_str("the floor"),

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::model::location::Root;
-use crate::model::{Age, FileKind, LocationRules, ObjectFacts, PlanId, RefName, RunId, SnapshotId};
+use crate::model::{TableRoots, Age, FileKind, LocationRules, ObjectFacts, PlanId, RefName, RunId, SnapshotId};
 use crate::storage::Storage;
 
 const T0: Timestamp = Timestamp(1_700_000_000_000);
@@ -549,11 +549,11 @@ async fn folders_are_replaced_when_a_table_changed_and_forgotten_when_it_is_gone
         table: orders(),
         metadata_location: "s3://wh/t/metadata/v1.json".into(),
         uuid: None,
-        roots: vec![root("s3://wh/t")],
+        roots: BTreeSet::from([root("s3://wh/t")]),
     };
     state.put_roots(&seen).await.unwrap();
     seen.uuid = Some(UUID);
-    seen.roots.push(root("s3a://other/t/"));
+    seen.roots.insert(root("s3a://other/t/"));
     state.put_roots(&seen).await.unwrap();
     let mut gone = seen.clone();
     gone.table.name = "gone".into();

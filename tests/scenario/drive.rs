@@ -1,0 +1,180 @@
+//! The one place that calls the library: opens a lake on the step's configuration and runs the step's job.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+
+use icewarden::clock::Clock;
+use icewarden::config::{Config, Pattern, Sources};
+use icewarden::model::{Age, SnapshotId, Timestamp};
+use icewarden::report::{Job, RunReport};
+use icewarden::run::{self, Lake, RunError, RunRequest};
+use icewarden::storage::Storage;
+
+use super::faults::Faults;
+use super::format::{JobWord, Step};
+use super::rest_server::Catalog;
+use super::store::Bucket;
+
+/// Where the scenario plays.
+pub(crate) struct Stage {
+    pub(crate) uri: String,
+    pub(crate) clock: Arc<AtomicI64>,
+    pub(crate) faults: Arc<Faults>,
+    /// State and plans; gone with the scenario.
+    pub(crate) folder: tempfile::TempDir,
+}
+
+/// How a step ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// With a report.
+    Report(Report),
+    /// Rejected before any IO.
+    Rejected(String),
+    /// The process died.
+    Crashed,
+}
+
+/// What of a run's report the scenarios speak of.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) tables: Vec<TableReport>,
+}
+
+#[derive(Debug)]
+pub(crate) struct TableReport {
+    pub(crate) table: String,
+    pub(crate) outcome: String,
+    pub(crate) reason: Option<String>,
+    pub(crate) plan: Option<String>,
+    pub(crate) counts: BTreeMap<String, u64>,
+}
+
+impl Ended {
+    /// The outcome of each table.
+    pub(crate) fn outcomes(&self) -> BTreeMap<String, String> {
+        match self {
+            Self::Report(report) => report.tables.iter().map(|one| (one.table.clone(), one.outcome.clone())).collect(),
+            Self::Rejected(_) => BTreeMap::from([("(the request)".to_owned(), "refused".to_owned())]),
+            Self::Crashed => BTreeMap::from([("(the process)".to_owned(), "crashed".to_owned())]),
+        }
+    }
+
+    /// A count, summed over the tables; a rejected request has counted nothing.
+    pub(crate) fn count(&self, name: &str) -> Option<u64> {
+        match self {
+            Self::Report(report) => report.tables.iter().map(|one| one.counts.get(name).copied()).sum(),
+            Self::Rejected(_) => Some(0),
+            Self::Crashed => None,
+        }
+    }
+
+    /// The plan that a confirmation would name.
+    pub(crate) fn refused_plan(&self) -> Option<String> {
+        let Self::Report(report) = self else { return None };
+        report.tables.iter().find(|one| one.outcome == "refused").and_then(|one| one.plan.clone())
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rejected(why) => write!(f, "request rejected: {why}"),
+            Self::Crashed => f.write_str("nothing, the process died"),
+            Self::Report(report) if report.tables.is_empty() => f.write_str("no tables"),
+            Self::Report(report) => {
+                for one in &report.tables {
+                    let counts: Vec<_> =
+                        one.counts.iter().filter(|(_, n)| **n > 0).map(|(k, n)| format!("{k} {n}")).collect();
+                    let reason = one.reason.as_deref().unwrap_or("no reason given");
+                    write!(f, "\n      {}: {}, {reason}; {}", one.table, one.outcome, counts.join(", "))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Stage {
+    /// Runs a step's job on a newly opened lake, as a new process would; an error says what of the scenario
+    /// cannot be driven.
+    #[expect(clippy::too_many_arguments, reason = "the step as the runner has resolved it")]
+    pub(crate) async fn drive(
+        &self,
+        config: &str,
+        step: &Step,
+        snapshots: Vec<i64>,
+        confirm: Option<String>,
+        buckets: &BTreeMap<String, Bucket>,
+        catalog: &Catalog,
+        sightings: Vec<(String, String, Timestamp)>,
+    ) -> Result<Ended, String> {
+        if !sightings.is_empty() {
+            return Err("sightings of refs (`created`) are not built yet".to_owned());
+        }
+        let sources =
+            Sources { folder: Path::new("/"), env: &|_| None, read: &|_| Err(std::io::ErrorKind::NotFound.into()) };
+        let (config, _) = Config::parse(config, "config", &sources).map_err(|error| error.to_string())?;
+        let mut storage = Storage::new(config.locations.clone(), config.storage.clone(), config.limits.concurrency);
+        for (name, bucket) in buckets {
+            storage = storage.with_store(name, Arc::new(bucket.clone()));
+        }
+        // Snapshots are those of one table; where there is one only, a step need not name it.
+        let tables = match (step.snapshot_ids.is_empty(), step.tables.is_empty()) {
+            (false, true) => catalog.tables().await,
+            _ => step.tables.clone(),
+        };
+        let request = RunRequest {
+            job: match step.job {
+                JobWord::Expire => Job::Expire,
+                JobWord::Sweep => Job::Sweep,
+                other => return Err(format!("the job {other:?} is not built yet")),
+            },
+            tables: tables.iter().map(Pattern::new).collect(),
+            older_than: step.older_than.as_deref().map(age).transpose()?,
+            retain_last: step.retain_last,
+            snapshots: snapshots.into_iter().map(SnapshotId).collect(),
+            apply: true,
+            confirm: confirm.map(|plan| plan.parse().map_err(|error| format!("{error}"))).transpose()?,
+            actor: "scenario".to_owned(),
+        };
+        let clock = Clock::Fixed(Arc::clone(&self.clock));
+        let lake = Lake::open_with(config, clock, storage).await.map_err(|error| format!("open: {error}"))?;
+        // The process dies: whatever it was doing is dropped, and the lake with it.
+        let ended = tokio::select! {
+            ended = run::run(&lake, &request) => ended,
+            () = catalog.crash.notified() => return Ok(Ended::Crashed),
+        };
+        match ended {
+            Ok(report) => Ok(Ended::Report(Report::of(&report))),
+            Err(RunError::Rejected(why)) => Ok(Ended::Rejected(why)),
+            Err(RunError::Failed(error)) => Err(format!("the run could not begin: {error}")),
+        }
+    }
+}
+
+/// An age, also one that lies in the future.
+fn age(text: &str) -> Result<Age, String> {
+    let (sign, rest) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
+    rest.parse::<Age>().map(|age| Age(sign * age.0)).map_err(|error| error.to_string())
+}
+
+impl Report {
+    fn of(report: &RunReport) -> Self {
+        let tables = report.tables.iter().map(|one| {
+            let json = serde_json::to_value(one).unwrap();
+            let counts = json["counts"].as_object().into_iter().flatten();
+            TableReport {
+                table: one.table.to_string(),
+                outcome: json["outcome"].as_str().unwrap_or_default().to_owned(),
+                reason: one.reason.clone(),
+                plan: json["plan"].as_str().or(json["plan"]["id"].as_str()).map(ToOwned::to_owned),
+                counts: counts.filter_map(|(name, count)| Some((name.clone(), count.as_u64()?))).collect(),
+            }
+        });
+        Self { tables: tables.collect() }
+    }
+}

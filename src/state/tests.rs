@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::model::location::Root;
-use crate::model::{TableRoots, Age, FileKind, LocationRules, ObjectFacts, PlanId, RefName, RunId, SnapshotId};
+use crate::model::{Age, FileKind, LocationRules, ObjectFacts, PlanId, RefName, RunId, SnapshotId, TableRoots};
 use crate::storage::Storage;
 
 const T0: Timestamp = Timestamp(1_700_000_000_000);

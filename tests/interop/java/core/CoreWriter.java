@@ -37,9 +37,7 @@ public class CoreWriter {
     RESTCatalog catalog = new RESTCatalog();
     catalog.initialize("writer", Map.of("uri", args[0], "io-impl", LocalIO.class.getName()));
     TableIdentifier name = TableIdentifier.parse(args[1]);
-    if (!catalog.namespaceExists(name.namespace())) {
-      catalog.createNamespace(name.namespace());
-    }
+    catalog.createNamespace(name.namespace());
     Schema schema = new Schema(Types.NestedField.optional(1, "id", Types.LongType.get()));
     table = catalog.createTable(name, schema, PartitionSpec.unpartitioned(), Map.of("format-version", "3"));
 

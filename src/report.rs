@@ -72,6 +72,8 @@ pub struct RunReport {
     pub now: Timestamp,
     /// One per table, sorted by name.
     pub tables: Vec<TableReport>,
+    /// Catalogs that could not be listed: their tables were not come to.
+    pub unlisted: Vec<String>,
     /// What concerns no single table.
     pub notes: Vec<String>,
 }
@@ -80,12 +82,13 @@ impl RunReport {
     /// The exit code of the command that asked for it.
     pub fn exit_code(&self) -> u8 {
         let of = |outcome| self.tables.iter().filter(|table| table.outcome == outcome).count();
-        let (failed, refused, partial) = (of(Outcome::Failed), of(Outcome::Refused), of(Outcome::Partial));
+        let (refused, partial) = (of(Outcome::Refused), of(Outcome::Partial));
+        let failed = of(Outcome::Failed) + self.unlisted.len();
         match (failed, refused, partial) {
             (0, 0, 0) => 0,
             (0, 0, _) => 4,
             (0, _, _) => 3,
-            _ if failed == self.tables.len() => 1,
+            _ if failed == self.tables.len() + self.unlisted.len() => 1,
             _ => 4,
         }
     }

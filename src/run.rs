@@ -142,6 +142,7 @@ pub async fn run(lake: &Lake, request: &RunRequest) -> Result<RunReport, RunErro
         applied: request.apply,
         now,
         tables: Vec::new(),
+        unlisted: Vec::new(),
         notes: Vec::new(),
     };
     let done = match request.job {
@@ -202,7 +203,7 @@ fn selected(world: &World, patterns: &[Pattern]) -> Result<Vec<TableName>, RunEr
 
 async fn expire_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) -> Result<(), RunError> {
     let world = lake.survey().await?;
-    report.notes.extend(world.unlisted.values().map(ToString::to_string));
+    report.unlisted.extend(world.unlisted.values().map(ToString::to_string));
     let tables = selected(&world, &request.tables)?;
     let (run, now, world) = (&report.run, report.now, &world);
     let done: Vec<TableReport> = stream::iter(tables)
@@ -211,9 +212,6 @@ async fn expire_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) -
         .collect()
         .await;
     report.tables.extend(done);
-    for error in world.unlisted.values() {
-        tracing::warn!("{error}");
-    }
     Ok(())
 }
 
@@ -233,7 +231,8 @@ async fn expire_table(
 }
 
 fn failed(report: &mut TableReport, error: &Error) {
-    report.ended(Outcome::Failed, error.to_string());
+    let outcome = if matches!(error, Error::Held { .. }) { Outcome::Refused } else { Outcome::Failed };
+    report.ended(outcome, error.to_string());
 }
 
 async fn sweep_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) -> Result<(), RunError> {
@@ -274,6 +273,7 @@ async fn sweep_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) ->
     }
     // The second proof evaluates safety rule 6 on a fresh listing.
     let world = lake.survey().await?;
+    report.unlisted.extend(world.unlisted.values().map(ToString::to_string));
     let (run, now, world) = (&report.run, report.now, &world);
     let done: Vec<TableReport> = stream::iter(wanted_tables)
         .map(|(uuid, table)| {
@@ -359,6 +359,6 @@ mod tests {
     #[test]
     fn a_run_can_be_spawned() {
         fn takes_send<T: Send>(_: impl Fn(&'static Lake, &'static RunRequest) -> T) {}
-        takes_send(|lake, request| run(lake, request));
+        takes_send(run);
     }
 }

@@ -14,6 +14,7 @@ use crate::apply::{Hands, Work, settle};
 use crate::catalog::LoadedTable;
 use crate::catalog::metadata;
 use crate::error::Error;
+use crate::inventory::manifests::Unreadable;
 use crate::inventory::world::World;
 use crate::model::{Location, TableName, TableRoots, Timestamp};
 use crate::plan::roots::{self, Place, Shared};
@@ -52,6 +53,10 @@ pub async fn table(
     if !current.state.gc_enabled() {
         report.ended(Outcome::Skipped, "gc.enabled is not true; its marks wait");
         return Ok(());
+    }
+    if current.state.is_encrypted {
+        let reason = "the table is encrypted, which is not supported".to_owned();
+        return Err(Unreadable { location: current.metadata_location, reason }.into());
     }
     if mode == Mode::Apply {
         settle::open_intents(work, &current, report).await?;

@@ -55,6 +55,7 @@ pub(crate) fn lines(report: &RunReport, request: &RunRequest) -> Vec<String> {
     if report.job == Job::Sweep && report.tables.is_empty() {
         lines.push("no marks are due".to_owned());
     }
+    lines.extend(report.unlisted.iter().map(|error| format!("failed   {error}; its tables were left as they are")));
     lines.extend(report.notes.iter().cloned());
     let acts = report.tables.iter().any(|table| {
         table.outcome <= Outcome::Partial
@@ -169,7 +170,9 @@ fn of_plan(table: &TableReport, plan: &PlanReport, report: &RunReport, lines: &m
     let (files, bytes) = plan.files.values().fold((0, 0), |(files, bytes), (n, b)| (files + n, bytes + b));
     if files > 0 {
         let kinds = plan.files.iter().map(|(kind, (n, _))| format!("{} {}", count(*n), kind_text(kind, *n)));
-        let lead = format!("files       mark {} ({})", count(files), size(bytes));
+        // Manifest lists and statistics have no size recorded anywhere but in the store.
+        let size = if bytes == 0 { String::new() } else { format!(" ({})", size(bytes)) };
+        let lead = format!("files       mark {}{size}", count(files));
         lines.push(format!("  {lead:<28} {}", joined(kinds)));
     }
     for (because, n) in &plan.left {

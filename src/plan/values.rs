@@ -182,11 +182,12 @@ mod tests {
     use super::*;
     use crate::model::table::tests::empty_table;
 
+    /// Request, policy, property, override; value, source.
+    type Row = (Option<i64>, Option<i64>, Option<i64>, bool, i64, Source);
+
     #[test]
     fn the_most_direct_value_wins_unless_a_policy_would_keep_less_than_the_table_says() {
         let day = Age::days;
-        // request, policy, property, override → value, source
-        type Row = (Option<i64>, Option<i64>, Option<i64>, bool, i64, Source);
         let property = || Source::Property(MAX_SNAPSHOT_AGE.to_owned());
         let policy = || Source::Policy("db.*".to_owned());
         let rows: [Row; 9] = [

@@ -5,6 +5,8 @@
 
 #[path = "scenario/avro.rs"]
 mod avro;
+#[path = "scenario/change.rs"]
+mod change;
 #[path = "scenario/drive.rs"]
 mod drive;
 #[path = "scenario/faults.rs"]

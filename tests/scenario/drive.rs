@@ -1,6 +1,6 @@
 //! The one place that calls the library: opens a lake on the step's configuration and runs the step's job.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,10 +11,12 @@ use icewarden::config::{Config, Pattern, Sources};
 use icewarden::model::{Age, SnapshotId, Timestamp};
 use icewarden::report::{Job, RunReport};
 use icewarden::run::{self, Lake, RunError, RunRequest};
+use icewarden::state::Finding;
 use icewarden::storage::Storage;
 
 use super::faults::Faults;
 use super::format::{JobWord, Step};
+use super::lake::World;
 use super::rest_server::Catalog;
 use super::store::Bucket;
 
@@ -42,6 +44,9 @@ pub(crate) enum Ended {
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) tables: Vec<TableReport>,
+    pub(crate) exit_code: u8,
+    /// The kinds of all open findings, by table.
+    pub(crate) findings: BTreeMap<String, BTreeSet<String>>,
 }
 
 #[derive(Debug)]
@@ -60,6 +65,15 @@ impl Ended {
             Self::Report(report) => report.tables.iter().map(|one| (one.table.clone(), one.outcome.clone())).collect(),
             Self::Rejected(_) => BTreeMap::from([("(the request)".to_owned(), "refused".to_owned())]),
             Self::Crashed => BTreeMap::from([("(the process)".to_owned(), "crashed".to_owned())]),
+        }
+    }
+
+    /// The exit code of the command.
+    pub(crate) fn exit_code(&self) -> Option<u8> {
+        match self {
+            Self::Report(report) => Some(report.exit_code),
+            Self::Rejected(_) => Some(2),
+            Self::Crashed => None,
         }
     }
 
@@ -110,6 +124,7 @@ impl Stage {
         confirm: Option<String>,
         buckets: &BTreeMap<String, Bucket>,
         catalog: &Catalog,
+        world: &World,
         sightings: Vec<(String, String, Timestamp)>,
     ) -> Result<Ended, String> {
         if !sightings.is_empty() {
@@ -144,13 +159,19 @@ impl Stage {
         };
         let clock = Clock::Fixed(Arc::clone(&self.clock));
         let lake = Lake::open_with(config, clock, storage).await.map_err(|error| format!("open: {error}"))?;
+        for change in &step.before {
+            change.inside(&lake, world).await?;
+        }
         // The process dies: whatever it was doing is dropped, and the lake with it.
         let ended = tokio::select! {
             ended = run::run(&lake, &request) => ended,
             () = catalog.crash.notified() => return Ok(Ended::Crashed),
         };
         match ended {
-            Ok(report) => Ok(Ended::Report(Report::of(&report))),
+            Ok(report) => {
+                let findings = lake.hands.state.open_findings().await.map_err(|error| error.to_string())?;
+                Ok(Ended::Report(Report::of(&report, findings)))
+            }
             Err(RunError::Rejected(why)) => Ok(Ended::Rejected(why)),
             Err(RunError::Failed(error)) => Err(format!("the run could not begin: {error}")),
         }
@@ -164,7 +185,11 @@ fn age(text: &str) -> Result<Age, String> {
 }
 
 impl Report {
-    fn of(report: &RunReport) -> Self {
+    fn of(report: &RunReport, open: Vec<Finding>) -> Self {
+        let mut findings: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for one in open {
+            findings.entry(one.seen.table.to_string()).or_default().insert(one.seen.kind.to_string());
+        }
         let tables = report.tables.iter().map(|one| {
             let json = serde_json::to_value(one).unwrap();
             let counts = json["counts"].as_object().into_iter().flatten();
@@ -176,6 +201,6 @@ impl Report {
                 counts: counts.filter_map(|(name, count)| Some((name.clone(), count.as_u64()?))).collect(),
             }
         });
-        Self { tables: tables.collect() }
+        Self { tables: tables.collect(), exit_code: report.exit_code(), findings }
     }
 }

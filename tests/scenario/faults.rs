@@ -3,6 +3,7 @@
 use std::sync::{Mutex, OnceLock};
 
 use futures::future::BoxFuture;
+use icewarden::model::Age;
 
 use super::format::{FaultSpec, On};
 use super::lake::World;
@@ -18,6 +19,15 @@ pub(crate) enum Act {
         snapshot: String,
     },
     CrashAfter,
+    /// Changes a table property first.
+    Set {
+        property: String,
+        value: String,
+    },
+    /// The table and another change names first.
+    Rename(String),
+    /// So many milliseconds pass first.
+    Wait(i64),
     Corrupt,
     /// Commits a `later` snapshot.
     Commit(String),
@@ -99,11 +109,7 @@ impl Armed {
                 let snapshot = action.strip_prefix("commit:").ok_or_else(bad)?;
                 Act::Commit(snapshot.to_owned())
             }
-            (On::Commit, _) => {
-                let (name, snapshot) =
-                    action.strip_prefix("create-ref:").and_then(|rest| rest.rsplit_once('@')).ok_or_else(bad)?;
-                Act::CreateRef { name: name.to_owned(), snapshot: snapshot.to_owned() }
-            }
+            (On::Commit, _) => first_change(action).ok_or_else(bad)?,
             _ => return Err(bad()),
         };
         let locations = spec.key.as_deref().map(|key| world.resolve(key)).transpose()?;
@@ -145,4 +151,22 @@ impl Armed {
         };
         fires.then(|| self.act.clone())
     }
+}
+
+/// What changes first; then the commit is judged.
+fn first_change(action: &str) -> Option<Act> {
+    let (what, rest) = action.split_once(':')?;
+    Some(match what {
+        "create-ref" => {
+            let (name, snapshot) = rest.rsplit_once('@')?;
+            Act::CreateRef { name: name.to_owned(), snapshot: snapshot.to_owned() }
+        }
+        "set" => {
+            let (property, value) = rest.split_once('=')?;
+            Act::Set { property: property.to_owned(), value: value.to_owned() }
+        }
+        "rename" => Act::Rename(rest.to_owned()),
+        "wait" => Act::Wait(rest.parse::<Age>().ok()?.0),
+        _ => return None,
+    })
 }

@@ -1,9 +1,11 @@
 //! The format of a scenario file, as `tests/scenarios/README.md` tells it. Unknown keys are errors.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use icewarden::model::{Age, Timestamp};
 use serde::Deserialize;
+
+use super::change::Change;
 
 /// One file.
 #[derive(Debug, Clone, Deserialize)]
@@ -72,6 +74,9 @@ pub(crate) struct SnapshotSpec {
     /// Kept for a fault to commit.
     #[serde(default)]
     pub(crate) later: bool,
+    /// So many of its manifests are missing at the end of its list, as if that was cut between two blocks.
+    #[serde(default)]
+    pub(crate) cut: usize,
     /// The list's location, if not by its id.
     pub(crate) key: Option<String>,
 }
@@ -188,6 +193,12 @@ pub(crate) struct Step {
     pub(crate) job: JobWord,
     #[serde(default = "zero")]
     pub(crate) at: String,
+    /// Merged over the scenario's, for this step.
+    #[serde(default)]
+    pub(crate) config: String,
+    /// What happens before it.
+    #[serde(default)]
+    pub(crate) before: Vec<Change>,
     #[serde(default)]
     pub(crate) tables: Vec<String>,
     pub(crate) older_than: Option<String>,
@@ -247,6 +258,11 @@ pub(crate) struct Expect {
     pub(crate) deleted: Option<Vec<String>>,
     /// These at most.
     pub(crate) deleted_within: Option<Vec<String>>,
+    /// The kinds of the open findings, of each table by the name that the finding has.
+    #[serde(default)]
+    pub(crate) findings: BTreeMap<String, BTreeSet<String>>,
+    /// The exit code.
+    pub(crate) exit: Option<u8>,
     #[serde(default)]
     pub(crate) counts: Counts,
 }
@@ -295,6 +311,10 @@ pub(crate) struct Counts {
     unknown_age: Option<u64>,
     prefix_conflicts: Option<u64>,
     incomplete: Option<u64>,
+    marked_objects: Option<u64>,
+    referenced_again: Option<u64>,
+    changed: Option<u64>,
+    kept_by_hand: Option<u64>,
 }
 
 impl Counts {
@@ -312,6 +332,10 @@ impl Counts {
             ("unknown_age", self.unknown_age),
             ("prefix_conflicts", self.prefix_conflicts),
             ("incomplete", self.incomplete),
+            ("marked_objects", self.marked_objects),
+            ("referenced_again", self.referenced_again),
+            ("changed", self.changed),
+            ("kept_by_hand", self.kept_by_hand),
         ]
         .into_iter()
         .filter_map(|(name, count)| Some((name, count?)))

@@ -40,6 +40,8 @@ pub(crate) struct Catalog {
 
 #[derive(Debug)]
 struct Entry {
+    /// The table's name in the scenario's file.
+    built_as: String,
     metadata_location: String,
     metadata: Value,
     later: BTreeMap<String, Later>,
@@ -56,6 +58,7 @@ impl Catalog {
     ) -> Arc<Self> {
         let tables = world.tables.iter().filter(|table| table.catalogued).map(|table| {
             let entry = Entry {
+                built_as: table.name.clone(),
                 metadata_location: table.metadata_location.clone(),
                 metadata: table.metadata.clone(),
                 later: table.later.clone(),
@@ -105,6 +108,45 @@ impl Catalog {
         self.tables.lock().await.get(table).map(|entry| entry.metadata.clone())
     }
 
+    /// The current metadata of the table that the scenario's file calls so.
+    pub(crate) async fn metadata_of(&self, built_as: &str) -> Option<Value> {
+        let tables = self.tables.lock().await;
+        tables.values().find(|entry| entry.built_as == built_as).map(|entry| entry.metadata.clone())
+    }
+
+    /// What the scenario's file calls the table of this name.
+    pub(crate) async fn built_as(&self, table: &str) -> Option<String> {
+        self.tables.lock().await.get(table).map(|entry| entry.built_as.clone())
+    }
+
+    /// Gives a table another name; the two change names if that is taken.
+    pub(crate) async fn rename(&self, table: &str, to: &str) -> Result<(), String> {
+        rename(&mut *self.tables.lock().await, table, to)
+    }
+
+    /// Forgets a table.
+    pub(crate) async fn drop_table(&self, table: &str) -> Result<(), String> {
+        self.tables.lock().await.remove(table).map(drop).ok_or_else(|| format!("no table {table}"))
+    }
+
+    /// Changes a table property; without a value it is removed.
+    pub(crate) async fn set(&self, table: &str, property: &str, value: Option<&str>) -> Result<(), String> {
+        let mut tables = self.tables.lock().await;
+        let entry = tables.get_mut(table).ok_or_else(|| format!("no table {table}"))?;
+        self.swap(entry, &[set_property(property, value)]).await.map_err(|error| format!("{error:?}"))
+    }
+
+    /// Points a table at an older metadata file.
+    pub(crate) async fn restore(&self, table: &str, metadata: &str) -> Result<(), String> {
+        let parsed = LocationRules::default().parse(metadata).map_err(|error| error.to_string())?;
+        let bytes = self.buckets[parsed.store()].bytes(metadata).await;
+        let mut tables = self.tables.lock().await;
+        let entry = tables.get_mut(table).ok_or_else(|| format!("no table {table}"))?;
+        entry.metadata = serde_json::from_slice(&bytes).map_err(|error| format!("{metadata}: {error}"))?;
+        entry.metadata_location = metadata.to_owned();
+        Ok(())
+    }
+
     /// The names of all tables.
     pub(crate) async fn tables(&self) -> Vec<String> {
         self.tables.lock().await.keys().cloned().collect()
@@ -145,7 +187,7 @@ impl Catalog {
     }
 
     /// Commits a `later` snapshot, once.
-    async fn land(&self, snapshot: &str) {
+    pub(crate) async fn land(&self, snapshot: &str) {
         let mut tables = self.tables.lock().await;
         for entry in tables.values_mut() {
             let Some(later) = entry.later.remove(snapshot) else { continue };
@@ -160,16 +202,27 @@ impl Catalog {
     async fn commit(&self, name: &str, body: &Value) -> Response<Body> {
         self.posted.fetch_add(1, Ordering::SeqCst);
         let mut tables = self.tables.lock().await;
+        let acts = self.faults.hit(On::Commit, Place::Table(name));
+        for to in acts.iter().filter_map(|act| if let Act::Rename(to) = act { Some(to) } else { None }) {
+            rename(&mut tables, name, to).unwrap();
+        }
         let Some(entry) = tables.get_mut(name) else {
             return failure(StatusCode::NOT_FOUND, "NoSuchTableException", "Table does not exist");
         };
-        let acts = self.faults.hit(On::Commit, Place::Table(name));
         for act in &acts {
-            if let Act::CreateRef { name, snapshot } = act {
-                let id = entry.snapshots.get(snapshot).copied().unwrap_or_default();
-                let update = set_ref(name, json!({"type": "branch", "snapshot-id": id}));
-                self.swap(entry, &[update]).await.unwrap_or_else(|error| panic!("cannot create {name}: {error:?}"));
-            }
+            let update = match act {
+                Act::CreateRef { name, snapshot } => {
+                    let id = entry.snapshots.get(snapshot).copied().unwrap_or_default();
+                    set_ref(name, json!({"type": "branch", "snapshot-id": id}))
+                }
+                Act::Set { property, value } => set_property(property, Some(value)),
+                Act::Wait(time) => {
+                    self.clock.fetch_add(*time, Ordering::SeqCst);
+                    continue;
+                }
+                _ => continue,
+            };
+            self.swap(entry, &[update]).await.unwrap_or_else(|error| panic!("cannot do {act:?}: {error:?}"));
         }
         if acts.contains(&Act::Conflict) {
             return failure(StatusCode::CONFLICT, "CommitFailedException", "the table has changed");
@@ -214,6 +267,21 @@ fn together(updates: &[Value]) -> Vec<Value> {
         }
     }
     all
+}
+
+fn set_property(property: &str, value: Option<&str>) -> Value {
+    match value {
+        Some(value) => json!({"action": "set-properties", "updates": { property: value }}),
+        None => json!({"action": "remove-properties", "removals": [property]}),
+    }
+}
+
+fn rename(tables: &mut BTreeMap<String, Entry>, table: &str, to: &str) -> Result<(), String> {
+    let entry = tables.remove(table).ok_or_else(|| format!("no table {table}"))?;
+    if let Some(other) = tables.insert(to.to_owned(), entry) {
+        tables.insert(table.to_owned(), other);
+    }
+    Ok(())
 }
 
 fn set_ref(name: &str, mut reference: Value) -> Value {

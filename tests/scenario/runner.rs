@@ -34,7 +34,7 @@ allow_floor_below_minimum = true
 "#;
 
 /// The scenario's configuration: its own text over the defaults, on this catalog and this folder.
-fn config(own: &str, uri: &str, folder: &Path, states: usize) -> Result<String, String> {
+fn config(own: [&str; 2], uri: &str, folder: &Path, states: usize) -> Result<String, String> {
     let parse = |text: &str| text.parse::<toml::Table>().map_err(|error| format!("config: {error}"));
     let folder = folder.display();
     let places = format!(
@@ -43,7 +43,9 @@ fn config(own: &str, uri: &str, folder: &Path, states: usize) -> Result<String, 
     );
     let mut merged = parse(DEFAULTS)?;
     merge(&mut merged, parse(&places)?);
-    merge(&mut merged, parse(own)?);
+    for own in own {
+        merge(&mut merged, parse(own)?);
+    }
     Ok(merged.to_string())
 }
 
@@ -131,8 +133,14 @@ impl Run {
     ) -> Result<Vec<String>, String> {
         let at = time(&step.at, self.scenario.now()?)?;
         stage.clock.store(at.0, Ordering::SeqCst);
+        let plans = stage.folder.path().join(format!("plans-{states}"));
+        let rules = LocationRules::default();
+        let bucket = |location: &str| self.buckets.get(rules.parse(location).ok()?.store()).cloned();
+        for change in &step.before {
+            change.outside(&self.world, &self.catalog, bucket, &plans, self.scenario.now()?, at).await?;
+        }
         stage.faults.arm(&step.faults, &self.world)?;
-        let config = config(&self.scenario.config, &stage.uri, stage.folder.path(), states)?;
+        let config = config([&self.scenario.config, &step.config], &stage.uri, stage.folder.path(), states)?;
         let confirm = match step.confirm {
             true => Some(refused.take().ok_or("confirm = true, but the step before was not refused with a plan")?),
             false => None,
@@ -141,7 +149,7 @@ impl Run {
         let applied = self.catalog.applied.load(Ordering::SeqCst);
         let posted = self.catalog.posted.load(Ordering::SeqCst);
         let sightings = if states == 0 { self.sightings() } else { Vec::new() };
-        let ended = stage.drive(&config, step, snapshots, confirm, &self.buckets, &self.catalog, sightings).await?;
+        let ended = stage.drive(&config, step, snapshots, confirm, &self.buckets, &self.catalog, &self.world, sightings).await?;
         stage.faults.arm(&[], &self.world)?;
         let applied = self.catalog.applied.load(Ordering::SeqCst) - applied;
         let posted = self.catalog.posted.load(Ordering::SeqCst) - posted;
@@ -195,7 +203,8 @@ impl Run {
         }
         for (table, ids) in &expect.snapshots {
             let metadata = self.catalog.metadata(table).await.ok_or_else(|| format!("no table {table}"))?;
-            let numbers = &self.world.table(table)?.snapshots;
+            let built_as = self.catalog.built_as(table).await.unwrap_or_else(|| table.clone());
+            let numbers = &self.world.table(&built_as)?.snapshots;
             let name = |number: &Value| {
                 let known = numbers.iter().find(|(_, one)| number.as_i64() == Some(**one));
                 known.map_or_else(|| number.to_string(), |(name, _)| name.clone())
@@ -206,6 +215,17 @@ impl Run {
             if got != expected {
                 differ(&format!("snapshots of {table}"), &expected, &got);
             }
+        }
+        if let Ended::Report(report) = ended {
+            for (table, expected) in &expect.findings {
+                let got = report.findings.get(table).cloned().unwrap_or_default();
+                if got != *expected {
+                    differ(&format!("findings of {table}"), expected, &got);
+                }
+            }
+        }
+        if expect.exit.is_some_and(|expected| ended.exit_code() != Some(expected)) {
+            differ("exit code", &expect.exit, &ended.exit_code());
         }
         let resolved = |ids: &Vec<String>| -> Result<BTreeSet<String>, String> {
             ids.iter().map(|id| self.world.resolve_one(id)).collect()
@@ -247,7 +267,7 @@ impl Run {
             present.extend(bucket.locations().await);
         }
         for table in &self.world.tables {
-            let metadata = self.catalog.metadata(&table.name).await.unwrap_or_else(|| table.metadata.clone());
+            let metadata = self.catalog.metadata_of(&table.name).await.unwrap_or_else(|| table.metadata.clone());
             for snapshot in metadata["snapshots"].as_array().into_iter().flatten() {
                 let needs = snapshot["snapshot-id"].as_i64().and_then(|id| table.needs.get(&id));
                 let lost =
@@ -287,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_scenarios_configuration_is_merged_over_the_defaults() {
-        let text = config("[expire]\ngrace = \"24h\"\n", "http://127.0.0.1:1", Path::new("/tmp/x"), 2).unwrap();
+        let text = config(["[expire]\ngrace = \"24h\"\n", ""], "http://127.0.0.1:1", Path::new("/tmp/x"), 2).unwrap();
         let sources =
             Sources { folder: Path::new("/"), env: &|_| None, read: &|_| Err(std::io::ErrorKind::NotFound.into()) };
         let (config, warnings) = Config::parse(&text, "scenario", &sources).unwrap();

@@ -62,6 +62,12 @@ impl Bucket {
         self.0.times.lock().unwrap().insert(path.to_string(), at);
     }
 
+    /// What an object holds; no fault befalls this.
+    pub(crate) async fn bytes(&self, location: &str) -> Bytes {
+        let got = self.0.objects.get(&path(location)).await;
+        got.unwrap_or_else(|error| panic!("{location}: {error}")).bytes().await.unwrap()
+    }
+
     /// What is there, by canonical location.
     pub(crate) async fn locations(&self) -> BTreeSet<String> {
         let listed = self.0.objects.list(None).map_ok(|meta| self.0.location(&meta.location));

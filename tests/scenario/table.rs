@@ -283,7 +283,8 @@ impl<'a> TableBuilder<'a> {
         let location = self.place(&spec.list, spec.key.as_ref(), "metadata", "avro");
         json["manifest-list"] = json!(location);
         // Of snapshots that share a list, the first has written it.
-        let bytes = avro::manifest_list(format, number, parent, number, manifests);
+        let written = &manifests[..manifests.len().saturating_sub(spec.cut)];
+        let bytes = avro::manifest_list(format, number, parent, number, written);
         let at = self.put(&spec.list, &location, Bytes::from(bytes))?;
         Ok((json, Some(at)))
     }

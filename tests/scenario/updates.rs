@@ -52,6 +52,16 @@ pub(crate) fn apply(metadata: &mut Value, update: &Value) -> Result<(), Refused>
             fields.retain(|_, value| !value.is_null());
             set_ref(metadata, &name, reference)?;
         }
+        "set-properties" => {
+            for (name, value) in update["updates"].as_object().into_iter().flatten() {
+                metadata["properties"][name] = value.clone();
+            }
+        }
+        "remove-properties" => {
+            for name in update["removals"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                metadata["properties"].as_object_mut().and_then(|all| all.shift_remove(name));
+            }
+        }
         "remove-statistics" => drop_of_snapshot(metadata, "statistics", &update["snapshot-id"]),
         "remove-partition-statistics" => drop_of_snapshot(metadata, "partition-statistics", &update["snapshot-id"]),
         "add-snapshot" => add_snapshot(metadata, &update["snapshot"])?,

@@ -23,6 +23,8 @@ mod runner;
 mod store;
 #[path = "scenario/table.rs"]
 mod table;
+#[path = "scenario/two_catalogs.rs"]
+mod two_catalogs;
 #[path = "scenario/updates.rs"]
 mod updates;
 

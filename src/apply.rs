@@ -7,7 +7,12 @@ pub mod commit;
 pub mod mark;
 pub mod settle;
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::catalog::{Catalog, LoadedTable};
 use crate::clock::Clock;
@@ -15,7 +20,8 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::failpoint;
 use crate::inventory::reach::Progress;
-use crate::model::{Age, RunId, TableName, Timestamp};
+use crate::inventory::world::{Surveyor, World};
+use crate::model::{Age, LocationRules, RunId, TableName, Timestamp};
 use crate::state::{Acquired, AuditRow, Holder, LeaseGuard, Plans, State};
 use crate::storage::Storage;
 
@@ -40,6 +46,21 @@ pub struct Hands {
     pub progress: Arc<Progress>,
 }
 
+/// The texts that a mark list's file starts with, beside its format.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ListHeader {
+    /// The mark list's id.
+    pub marks: String,
+    /// The table, with its catalog.
+    pub table: String,
+    /// The table's uuid.
+    pub uuid: Uuid,
+    /// The metadata file of the first proof.
+    pub metadata_location: String,
+    /// How locations were compared at the first proof: `[locations]` may change before the second.
+    pub locations: LocationRules,
+}
+
 /// One run's work on one table, under its lease.
 #[derive(Debug)]
 pub struct Work<'a> {
@@ -47,6 +68,10 @@ pub struct Work<'a> {
     pub hands: &'a Hands,
     /// All catalogs.
     pub catalogs: &'a [Catalog],
+    /// Lists them anew.
+    pub surveyor: &'a Surveyor,
+    /// The table's uuid, which the lease is on.
+    pub uuid: Uuid,
     /// The table's catalog.
     pub catalog: &'a Catalog,
     /// Which run.
@@ -60,7 +85,7 @@ pub struct Work<'a> {
 }
 
 /// Takes the lease on a table by its uuid (safety rule 14).
-pub async fn lease(state: &State, uuid: uuid::Uuid, what: String) -> Result<Option<LeaseGuard>, Error> {
+pub async fn lease(state: &State, uuid: Uuid, what: String) -> Result<Option<LeaseGuard>, Error> {
     // A lease is about processes that run now, so it lives on the system's clock, not on the run's `now`.
     match state.acquire(&uuid.to_string(), &Holder::this(what), Clock::system(), LEASE).await? {
         Acquired::Guard(guard) => Ok(Some(guard)),
@@ -73,7 +98,7 @@ pub async fn lease(state: &State, uuid: uuid::Uuid, what: String) -> Result<Opti
 impl Work<'_> {
     /// Asks, right before a commit or a batch of deletes, whether it may still be done: the lease is ours, and
     /// nobody put a hold on the table (safety rules 14 and 18).
-    pub async fn may_go_on(&mut self, table: &TableName, before: &'static str) -> Result<(), Error> {
+    pub async fn may_go_on(&mut self, tables: &[&TableName], before: &'static str) -> Result<(), Error> {
         let is_held = match &mut self.lease {
             Some(lease) => lease.renew(Clock::system()).await?,
             None => false,
@@ -81,8 +106,10 @@ impl Work<'_> {
         if !is_held {
             return Err(Error::LeaseLost { before });
         }
-        if let Some(hold) = self.hands.state.held(table).await? {
-            return Err(Error::Held { by: hold.by, reason: hold.reason, before });
+        for table in tables {
+            if let Some(hold) = self.hands.state.held(table).await? {
+                return Err(Error::Held { by: hold.by, reason: hold.reason, before });
+            }
         }
         failpoint::pass(if before == "commit" { "before-commit" } else { "before-delete" }).await;
         Ok(())
@@ -94,6 +121,19 @@ impl Work<'_> {
             Some(lease) => Ok(lease.release().await?),
             None => Ok(()),
         }
+    }
+
+    /// A fresh listing of all catalogs, with the tables' folders.
+    pub async fn world(&self) -> Result<Arc<World>, Error> {
+        let Hands { state, storage, .. } = self.hands;
+        Ok(self.surveyor.fresh(self.catalogs, state, storage.rules(), self.now).await?)
+    }
+
+    /// The locations that operators keep, canonical under today's `[locations]`.
+    pub async fn kept_by_hand(&self) -> Result<BTreeSet<String>, Error> {
+        let rules = self.hands.storage.rules();
+        let kept = self.hands.state.kept().await?;
+        Ok(kept.iter().map(|keep| rules.canonical(keep).map_or_else(|_| keep.clone(), Cow::into_owned)).collect())
     }
 
     /// Loads the table as it is now.

@@ -18,6 +18,13 @@ pub enum Catalog {
     Sql(sql::SqlCatalog),
     /// Iceberg REST.
     Rest(rest::RestCatalog),
+    /// One that could not be opened: it has no tables now, and nothing can be done in it.
+    Broken {
+        /// Its name.
+        name: String,
+        /// Why it could not be opened.
+        reason: String,
+    },
 }
 
 /// A table as the catalog lists it.
@@ -78,6 +85,7 @@ impl Catalog {
         match self {
             Self::Sql(catalog) => catalog.name(),
             Self::Rest(catalog) => catalog.name(),
+            Self::Broken { name, .. } => name,
         }
     }
 
@@ -86,6 +94,9 @@ impl Catalog {
         match self {
             Self::Sql(catalog) => catalog.list_tables().await,
             Self::Rest(catalog) => catalog.list_tables().await,
+            Self::Broken { name, reason } => {
+                Err(CatalogError::NotOpen { catalog: name.clone(), reason: reason.clone() })
+            }
         }
     }
 
@@ -95,6 +106,9 @@ impl Catalog {
         match self {
             Self::Sql(catalog) => catalog.load(table).await,
             Self::Rest(catalog) => catalog.load(table).await,
+            Self::Broken { name, reason } => {
+                Err(CatalogError::NotOpen { catalog: name.clone(), reason: reason.clone() })
+            }
         }
     }
 
@@ -110,6 +124,7 @@ impl Catalog {
         match self {
             Self::Sql(catalog) => catalog.commit(base, requirements, updates, now).await,
             Self::Rest(catalog) => catalog.commit(base, requirements, updates).await,
+            Self::Broken { reason, .. } => CommitOutcome::Rejected { reason: reason.clone(), left_behind: None },
         }
     }
 }
@@ -125,6 +140,14 @@ pub enum CatalogError {
         /// Verb, such as `list tables of` or `open`.
         action: &'static str,
         /// In the catalog's words.
+        reason: String,
+    },
+    /// The catalog could not be opened.
+    #[error("{reason}")]
+    NotOpen {
+        /// The catalog's name.
+        catalog: String,
+        /// Names it, and says why.
         reason: String,
     },
     /// The catalog has no such table.

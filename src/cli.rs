@@ -9,9 +9,10 @@ use clap::{Args, Parser, Subcommand};
 use crate::clock::Clock;
 use crate::config::{Config, Pattern, Problem};
 use crate::error::Error;
-use crate::model::{Age, PlanId, SnapshotId, Timestamp};
+use crate::model::{Age, PlanId, SnapshotId, TableName, Timestamp};
 use crate::report::Job;
-use crate::run::{Lake, RunError, RunRequest};
+use crate::run::{self, Lake, RunError, RunRequest};
+use crate::state::AuditRow;
 
 mod check;
 mod demo;
@@ -311,26 +312,36 @@ async fn with_config(command: Command, config: Config, json: bool) -> Result<u8,
     if let Command::Check { offline: false } = command {
         return Ok(check::online(config, json).await);
     }
+    // A request that is wrong by itself is told before anything is opened.
+    let request = request(&command);
+    if let Some(request) = &request {
+        run::check(&config, request, Clock::system())?;
+    }
     let lake = Lake::open(config, Clock::System).await?;
+    if let Some(request) = request {
+        return work::run_and_print(&lake, &request, json).await;
+    }
     match command {
-        Command::Demo(_) | Command::Check { .. } => Ok(0),
+        Command::Demo(_) | Command::Check { .. } | Command::Plan { .. } | Command::Run { .. } => Ok(0),
         Command::Tables(selection) => tables::list(&lake, &selection.patterns(), json).await,
         Command::Refs(selection) => refs::list(&lake, &selection.patterns(), json).await,
-        Command::Plan { job: PlanJob::Expire(what) } => {
-            work::run_and_print(&lake, &what.request(false, None), json).await
-        }
-        Command::Run { job: RunJob::Expire { what, apply, confirm } } => {
-            work::run_and_print(&lake, &what.request(apply, confirm), json).await
-        }
-        Command::Run { job: RunJob::Sweep { selection, apply } } => {
-            let request = RunRequest { tables: selection.patterns(), apply, ..RunRequest::look(Job::Sweep, actor()) };
-            work::run_and_print(&lake, &request, json).await
-        }
         Command::Marks { action } => marks::command(&lake, action, json).await,
         Command::Hold { action } => holds::command(&lake, action, json).await,
         Command::Why { location } => why::command(&lake, &location, json).await,
         Command::Runs { id, limit } => runs::command(&lake, id, limit, json).await,
         Command::Findings { action } => findings::command(&lake, action, json).await,
+    }
+}
+
+/// The run that a command asks for, if it asks for one.
+fn request(command: &Command) -> Option<RunRequest> {
+    match command {
+        Command::Plan { job: PlanJob::Expire(what) } => Some(what.request(false, None)),
+        Command::Run { job: RunJob::Expire { what, apply, confirm } } => Some(what.request(*apply, *confirm)),
+        Command::Run { job: RunJob::Sweep { selection, apply } } => {
+            Some(RunRequest { tables: selection.patterns(), apply: *apply, ..RunRequest::look(Job::Sweep, actor()) })
+        }
+        _ => None,
     }
 }
 
@@ -341,15 +352,19 @@ impl Selection {
 }
 
 impl ExpireArguments {
-    fn request(self, apply: bool, confirm: Option<PlanId>) -> RunRequest {
+    fn request(&self, apply: bool, confirm: Option<PlanId>) -> RunRequest {
         RunRequest {
             tables: self.selection.patterns(),
-            older_than: self.older_than.map(|cutoff| match cutoff {
-                Cutoff::Age(age) => age,
-                Cutoff::At(time) => Clock::system().since(time),
-            }),
+            older_than: match self.older_than {
+                Some(Cutoff::Age(age)) => Some(age),
+                _ => None,
+            },
+            older_than_time: match self.older_than {
+                Some(Cutoff::At(time)) => Some(time),
+                _ => None,
+            },
             retain_last: self.retain_last,
-            snapshots: self.snapshots.into_iter().map(SnapshotId).collect(),
+            snapshots: self.snapshots.iter().copied().map(SnapshotId).collect(),
             apply,
             confirm,
             ..RunRequest::look(Job::Expire, actor())
@@ -365,4 +380,20 @@ fn actor() -> String {
 /// An error of the state or of the plans store, as a command's.
 fn failed(error: impl Into<Error>) -> RunError {
     RunError::Failed(error.into())
+}
+
+/// Notes in the audit log what an operator did beside runs (safety rule 18).
+async fn audit(lake: &Lake, action: &str, table: Option<TableName>, detail: serde_json::Value) -> Result<(), RunError> {
+    let row = AuditRow {
+        at: lake.hands.clock.now(),
+        actor: actor(),
+        action: action.to_owned(),
+        catalog: table.as_ref().map(|table| table.catalog.clone()),
+        table,
+        plan: None,
+        run: None,
+        outcome: "done".to_owned(),
+        detail: detail.to_string(),
+    };
+    lake.hands.state.append_audit(&row).await.map_err(failed)
 }

@@ -4,7 +4,7 @@ use crate::catalog::CatalogError;
 use crate::catalog::metadata::MetadataError;
 use crate::inventory::manifests::Unreadable;
 use crate::inventory::world::SurveyError;
-use crate::model::BadLocation;
+use crate::model::{BadLocation, TableName};
 use crate::plan::values::BadProperty;
 use crate::state::{ListError, PlansError, StateError};
 
@@ -49,6 +49,12 @@ pub enum Error {
     LeaseLost {
         /// `commit` or `delete`.
         before: &'static str,
+    },
+    /// The table was replaced, or forbids maintenance now.
+    #[error("{table} was replaced, or its gc.enabled was switched off, during the sweep; the rest keeps its marks")]
+    Changed {
+        /// Which.
+        table: TableName,
     },
     /// A hold was put on the table while the run was on its way.
     #[error("held by {by}: {reason}; the run stopped before its next {before}")]

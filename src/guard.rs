@@ -86,6 +86,19 @@ pub enum Refusal {
         /// Allowed.
         limit: u32,
     },
+    /// Safety rule 11.
+    #[error(
+        "{count} files are named under two authorities, such as {expired} and, retained, {retained}; if they are the \
+         same place, say so in [locations] authorities"
+    )]
+    PrefixConflict {
+        /// How many.
+        count: usize,
+        /// Of an expired snapshot.
+        expired: String,
+        /// Of a retained one.
+        retained: String,
+    },
     /// The plan breaks a rule that it should keep by itself.
     #[error("the plan breaks a safety rule, which is a fault of icewarden; please report it: {what}")]
     Unsound {
@@ -126,6 +139,9 @@ fn refusal(plan: &ExpirePlan, facts: &Facts<'_>) -> Option<Refusal> {
         && skew.0.abs() > MAX_CLOCK_SKEW.0
     {
         return Some(Refusal::ClockSkew { of: of.clone(), skew: Age(skew.0.abs()) });
+    }
+    if let Some((expired, retained)) = plan.conflicts.first().cloned() {
+        return Some(Refusal::PrefixConflict { count: plan.conflicts.len(), expired, retained });
     }
     let refs = plan.retention.dropped_refs().count();
     if refs > facts.limits.max_refs as usize && !facts.confirmed.iter().any(|bound| covers(bound, &plan.bound())) {

@@ -64,6 +64,7 @@ fn world() -> (TableState, Place, ExpirePlan) {
         cleanup: CleanupPlan { mark: vec![mark("a"), mark("b")], keep: Vec::new() },
         retained: Vec::new(),
         left: Vec::new(),
+        conflicts: Vec::new(),
         steps,
     };
     let place = Place { roots: [LocationRules::default().root("s3://wh/db/t").unwrap()].into(), ..Place::default() };
@@ -115,6 +116,12 @@ fn a_hold_an_open_finding_a_wrong_clock_and_gc_off_refuse() {
         state.properties.insert("gc.enabled".into(), "False".into());
     };
     assert_eq!(said(off), Some(Refusal::GcDisabled));
+}
+
+#[test]
+fn one_key_under_two_authorities_refuses() {
+    let conflict = ("s3://ap/db/t/data/x".to_owned(), "s3://wh/db/t/data/x".to_owned());
+    assert!(matches!(said(|plan, _, _| plan.conflicts.push(conflict)), Some(Refusal::PrefixConflict { count: 1, .. })));
 }
 
 #[test]

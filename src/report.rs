@@ -124,6 +124,9 @@ pub struct TableReport {
     pub marks: Vec<MarksReport>,
     /// What was swept, or would be.
     pub sweeps: Vec<SweepReport>,
+    /// No commit was tried and nothing deleted.
+    #[serde(skip)]
+    pub is_untouched: bool,
     /// All of it in numbers, from outcomes, never from intentions (safety rule 12).
     pub counts: Counts,
 }
@@ -141,6 +144,7 @@ impl TableReport {
             commits: Vec::new(),
             marks: Vec::new(),
             sweeps: Vec::new(),
+            is_untouched: true,
             counts: Counts::default(),
         }
     }
@@ -174,6 +178,8 @@ pub struct Counts {
     pub skipped_outside_location: u64,
     /// Their key cannot be asked for exactly.
     pub unrepresentable: u64,
+    /// The same key is named under another authority.
+    pub prefix_conflicts: u64,
     /// Files of expired snapshots that could not be read.
     pub incomplete: u64,
 }

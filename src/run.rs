@@ -18,7 +18,7 @@ use crate::catalog::sql::SqlCatalog;
 use crate::clock::Clock;
 use crate::config::{CatalogKind, Config, Pattern};
 use crate::error::Error;
-use crate::inventory::world::{World, survey};
+use crate::inventory::world::{Surveyor, World};
 use crate::model::{Age, PlanId, RunId, SnapshotId, TableName, Timestamp};
 use crate::report::{Job, Outcome, RunReport, TableReport};
 use crate::state::{MarkFilter, MarkList, Plans, State};
@@ -37,6 +37,7 @@ pub struct Lake {
     pub catalogs: Vec<Catalog>,
     /// What acting on it needs.
     pub hands: Hands,
+    surveyor: Surveyor,
 }
 
 impl Lake {
@@ -54,19 +55,21 @@ impl Lake {
         let mut catalogs = Vec::new();
         for catalog in &config.catalogs {
             let (name, warehouse) = (catalog.name.as_str(), catalog.warehouse.as_deref());
-            catalogs.push(match &catalog.kind {
+            let opened = match &catalog.kind {
                 CatalogKind::Sql { uri } => {
-                    Catalog::Sql(SqlCatalog::open(name, uri, warehouse, storage.clone()).await?)
+                    SqlCatalog::open(name, uri, warehouse, storage.clone()).await.map(Catalog::Sql)
                 }
                 CatalogKind::Rest { uri, token, .. } => {
-                    Catalog::Rest(RestCatalog::open(name, uri, token.clone(), warehouse, storage.clone()).await?)
+                    RestCatalog::open(name, uri, token.clone(), warehouse, storage.clone()).await.map(Catalog::Rest)
                 }
-            });
+            };
+            // The others can be worked on without it.
+            catalogs.push(
+                opened.unwrap_or_else(|error| Catalog::Broken { name: name.to_owned(), reason: error.to_string() }),
+            );
         }
-        Ok(Self {
-            catalogs,
-            hands: Hands { config: Arc::new(config), storage, state, plans, clock, progress: Arc::default() },
-        })
+        let hands = Hands { config: Arc::new(config), storage, state, plans, clock, progress: Arc::default() };
+        Ok(Self { catalogs, hands, surveyor: Surveyor::default() })
     }
 
     /// The catalog of this name.
@@ -74,9 +77,10 @@ impl Lake {
         self.catalogs.iter().find(|catalog| catalog.name() == name)
     }
 
-    /// Lists all catalogs, with the tables' folders.
-    pub async fn survey(&self) -> Result<World, Error> {
-        Ok(survey(&self.catalogs, &self.hands.state, self.hands.storage.rules()).boxed().await?)
+    /// A fresh listing of all catalogs, with the tables' folders.
+    pub async fn survey(&self) -> Result<Arc<World>, Error> {
+        let Hands { state, storage, clock, .. } = &self.hands;
+        Ok(self.surveyor.fresh(&self.catalogs, state, storage.rules(), clock.now()).await?)
     }
 }
 
@@ -87,8 +91,10 @@ pub struct RunRequest {
     pub job: Job,
     /// Which tables; none given is all.
     pub tables: Vec<Pattern>,
-    /// `--older-than`.
+    /// `--older-than 5d`.
     pub older_than: Option<Age>,
+    /// `--older-than 2026-11-30T00:00:00Z`.
+    pub older_than_time: Option<Timestamp>,
     /// `--retain-last`.
     pub retain_last: Option<u32>,
     /// `--snapshot`.
@@ -108,6 +114,7 @@ impl RunRequest {
             job,
             tables: Vec::new(),
             older_than: None,
+            older_than_time: None,
             retain_last: None,
             snapshots: Vec::new(),
             apply: false,
@@ -130,10 +137,19 @@ pub enum RunError {
 
 /// Runs a job.
 pub async fn run(lake: &Lake, request: &RunRequest) -> Result<RunReport, RunError> {
-    check(lake, request)?;
     let now = lake.hands.clock.now();
+    check(&lake.hands.config, request, now)?;
+    // A point in time counts from the run's own `now`, not from when it was typed.
+    let older_than = request.older_than.or_else(|| request.older_than_time.map(|time| now.since(time)));
+    let request = &RunRequest { older_than, ..request.clone() };
+    lake.surveyor.forget().await;
     let id = RunId(Uuid::now_v7().to_string());
     let state = &lake.hands.state;
+    if let Some(plan) = request.confirm
+        && state.plan(plan).await.map_err(Error::from)?.is_none()
+    {
+        return Err(RunError::Rejected(format!("no plan {plan} is known (hint: icewarden plan expire)")));
+    }
     let text = serde_json::to_string(request).map_err(Error::from)?;
     state.start_run(&id, request.job.as_str(), &request.actor, now, &text).await.map_err(Error::from)?;
     let mut report = RunReport {
@@ -159,15 +175,15 @@ pub async fn run(lake: &Lake, request: &RunRequest) -> Result<RunReport, RunErro
 }
 
 /// Safety rule 5: what lies under a floor, or in the future, is rejected before any IO.
-fn check(lake: &Lake, request: &RunRequest) -> Result<(), RunError> {
+pub fn check(config: &Config, request: &RunRequest, now: Timestamp) -> Result<(), RunError> {
     let reject = |text: String| Err(RunError::Rejected(text));
-    let config = &lake.hands.config;
+    let older_than = request.older_than.or_else(|| request.older_than_time.map(|time| now.since(time)));
     if request.job == Job::Sweep
-        && (request.older_than.is_some() || request.retain_last.is_some() || !request.snapshots.is_empty())
+        && (older_than.is_some() || request.retain_last.is_some() || !request.snapshots.is_empty())
     {
         return reject("a sweep takes no --older-than, --retain-last or --snapshot".to_owned());
     }
-    if let Some(age) = request.older_than {
+    if let Some(age) = older_than {
         if age < Age::ZERO {
             return reject(format!("--older-than lies in the future ({})", age.show()));
         }
@@ -205,7 +221,7 @@ async fn expire_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) -
     let world = lake.survey().await?;
     report.unlisted.extend(world.unlisted.values().map(ToString::to_string));
     let tables = selected(&world, &request.tables)?;
-    let (run, now, world) = (&report.run, report.now, &world);
+    let (run, now, world) = (&report.run, report.now, &*world);
     let done: Vec<TableReport> = stream::iter(tables)
         .map(|table| expire_table(lake, request, run, now, world, table).boxed())
         .buffer_unordered(TABLES_IN_FLIGHT)
@@ -231,7 +247,8 @@ async fn expire_table(
 }
 
 fn failed(report: &mut TableReport, error: &Error) {
-    let outcome = if matches!(error, Error::Held { .. }) { Outcome::Refused } else { Outcome::Failed };
+    let is_guard = matches!(error, Error::Held { .. } | Error::Busy { .. } | Error::LeaseLost { .. });
+    let outcome = if is_guard { Outcome::Refused } else { Outcome::Failed };
     report.ended(outcome, error.to_string());
 }
 
@@ -274,7 +291,7 @@ async fn sweep_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) ->
     // The second proof evaluates safety rule 6 on a fresh listing.
     let world = lake.survey().await?;
     report.unlisted.extend(world.unlisted.values().map(ToString::to_string));
-    let (run, now, world) = (&report.run, report.now, &world);
+    let (run, now, world) = (&report.run, report.now, &*world);
     let done: Vec<TableReport> = stream::iter(wanted_tables)
         .map(|(uuid, table)| {
             let lists = due.remove(&uuid).unwrap_or_default();
@@ -308,9 +325,18 @@ async fn sweep_table(
             sweep::Mode::Apply => lease(&lake.hands.state, uuid, format!("sweep of {name}")).await?,
             sweep::Mode::Look => None,
         };
-        let mut work =
-            Work { hands: &lake.hands, catalogs: &lake.catalogs, catalog, run, actor: &request.actor, now, lease };
-        let done = sweep::table(&mut work, &name, world, mode, &mut report).await;
+        let mut work = Work {
+            hands: &lake.hands,
+            catalogs: &lake.catalogs,
+            surveyor: &lake.surveyor,
+            uuid,
+            catalog,
+            run,
+            actor: &request.actor,
+            now,
+            lease,
+        };
+        let done = sweep::table(&mut work, &name, mode, &mut report).await;
         work.end().await?;
         done
     };

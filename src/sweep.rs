@@ -7,20 +7,26 @@
 mod delete;
 mod proof;
 
+use std::sync::Arc;
+
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::apply::{Hands, Work, settle};
+use crate::apply::{Hands, ListHeader, Work, settle};
 use crate::catalog::LoadedTable;
 use crate::catalog::metadata;
+use crate::clock::Clock;
 use crate::error::Error;
+use crate::guard::{MAX_CLOCK_SKEW, Refusal};
 use crate::inventory::manifests::Unreadable;
 use crate::inventory::world::World;
-use crate::model::{Location, TableName, TableRoots, Timestamp};
+use crate::model::roots::roots_of;
+use crate::model::{Age, Location, TableName, TableRoots, Timestamp};
 use crate::plan::roots::{self, Place, Shared};
 use crate::report::{Because, Outcome, SweepReport, TableReport};
-use crate::state::{Entry, FindingKind, MarkList, MarkStatus, Observation, PlansError, Severity};
+use crate::state::{AuditRow, Entry, FindingKind, MarkList, MarkStatus, Observation, PlansError, Severity};
 use crate::storage::StorageErrorKind;
+use proof::Proof;
 
 /// Whether a sweep acts or only looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,43 +46,62 @@ pub fn find<'w>(uuid: Uuid, known_as: &TableName, world: &'w World) -> Option<&'
     of_uuid().find(|roots| roots.table == *known_as).or_else(|| of_uuid().next())
 }
 
-/// Settles the open intents of one table and sweeps its due lists. `world` is a fresh listing of the catalogs.
-pub async fn table(
-    work: &mut Work<'_>,
+/// The table as it is now, if it may be swept now: it is the one that the lease is on, and neither its properties
+/// nor other tables forbid it.
+async fn sweepable(
+    work: &Work<'_>,
     name: &TableName,
-    world: &World,
-    mode: Mode,
     report: &mut TableReport,
-) -> Result<(), Error> {
+) -> Result<Option<(LoadedTable, Place)>, Error> {
     let current = work.load(name).await?;
+    if current.state.uuid != Some(work.uuid) {
+        report.ended(Outcome::Failed, "the table's name was given to another table meanwhile; run it again");
+        return Ok(None);
+    }
     report.uuid = current.state.uuid;
     if !current.state.gc_enabled() {
         report.ended(Outcome::Skipped, "gc.enabled is not true; its marks wait");
-        return Ok(());
+        return Ok(None);
     }
     if current.state.is_encrypted {
         let reason = "the table is encrypted, which is not supported".to_owned();
         return Err(Unreadable { location: current.metadata_location, reason }.into());
     }
+    match place(work.hands, &current, &*work.world().await?)? {
+        Ok(place) => Ok(Some((current, place))),
+        Err(shared) => {
+            report.ended(Outcome::Skipped, shared.to_string());
+            Ok(None)
+        }
+    }
+}
+
+/// Settles the open intents of one table and sweeps its due lists.
+pub async fn table(work: &mut Work<'_>, name: &TableName, mode: Mode, report: &mut TableReport) -> Result<(), Error> {
+    let Some((current, _)) = sweepable(work, name, report).await? else { return Ok(()) };
     if mode == Mode::Apply {
         settle::open_intents(work, &current, report).await?;
     }
-    if let Some(finding) = unplanned_removal(work, &current).await? {
+    if let Some(finding) = unplanned_removal(work).await? {
         report.ended(Outcome::Refused, format!("finding {finding} is open: a commit removed what it should not have"));
         report.advice = Some(format!("icewarden findings; icewarden findings ack {finding} --until DATE"));
         return Ok(());
     }
-    let mut lists = work.hands.state.due_marks(work.now).await?;
-    lists.retain(|list| Some(list.uuid) == current.state.uuid);
-    let place = match place(work.hands, &current, world) {
-        Ok(place) => place,
-        Err(shared) => {
-            report.ended(Outcome::Skipped, shared.to_string());
-            return Ok(());
-        }
-    };
+    if let Some((of, skew)) = work.hands.storage.clock_skew(&current.state.location).await
+        && skew.0.abs() > MAX_CLOCK_SKEW.0
+    {
+        report.ended(Outcome::Refused, Refusal::ClockSkew { of, skew: Age(skew.0.abs()) }.to_string());
+        return Ok(());
+    }
+    let mut lists = work.hands.state.due_marks(work.hands.clock.now()).await?;
+    lists.retain(|list| list.uuid == work.uuid);
     for list in lists {
-        one_list(work, &current, &place, &list, mode, report).await?;
+        match one_list(work, name, &list, mode, report).await {
+            Ok(()) => {}
+            // What concerns this list alone leaves the others.
+            Err(error @ Error::Plans(_)) => report.ended(Outcome::Failed, error.to_string()),
+            Err(error) => return Err(error),
+        }
     }
     Ok(())
 }
@@ -101,6 +126,18 @@ pub async fn void(
         advice: "its files were kept; the orphan job finds those that nothing uses".to_owned(),
     };
     state.raise(&seen, now).await?;
+    let row = AuditRow {
+        at: now,
+        actor: "icewarden".to_owned(),
+        action: "sweep".to_owned(),
+        catalog: Some(list.table.catalog.clone()),
+        table: Some(list.table.clone()),
+        plan: Some(list.plan),
+        run: None,
+        outcome: "void".to_owned(),
+        detail: json!({ "void": list.id, "reason": reason }).to_string(),
+    };
+    state.append_audit(&row).await?;
     report.sweeps.push(SweepReport { void: Some(reason.to_owned()), ..swept(list) });
     report.ended(Outcome::Partial, format!("marks {} are void: {reason}", list.id));
     Ok(())
@@ -121,40 +158,47 @@ fn swept(list: &MarkList) -> SweepReport {
 
 async fn one_list(
     work: &mut Work<'_>,
-    current: &LoadedTable,
-    place: &Place,
+    name: &TableName,
     list: &MarkList,
     mode: Mode,
     report: &mut TableReport,
 ) -> Result<(), Error> {
     let state = work.hands.state.clone();
     let read = match work.hands.plans.read_list(&list.list).await {
-        Ok(reader) => reader.read_all().map_err(PlansError::List),
+        Ok(reader) => {
+            let header: Option<ListHeader> = reader.header().ok();
+            reader.read_all().map(|(entries, retained)| (header, entries, retained)).map_err(PlansError::List)
+        }
         Err(error) => Err(error),
     };
-    let (entries, retained) = match read {
+    let (header, entries, retained) = match read {
         Ok(read) => read,
-        // A damaged list is void; a store that does not answer is not a reason to give the marks up.
-        Err(PlansError::List(error)) if mode == Mode::Apply => {
+        // A lost or damaged list is void; a store that does not answer is no reason to give the marks up.
+        Err(error) if error.is_lost() && mode == Mode::Apply => {
             return void(&state, list, &error.to_string(), work.now, report).await;
         }
         Err(error) => return Err(error.into()),
     };
-    if let Err(reason) = is_later(work, list, current).await {
+    // The proof is as old as the load that it is made on.
+    let made_at = Clock::boot_ms();
+    let Some((current, place)) = sweepable(work, name, report).await? else { return Ok(()) };
+    if let Err(reason) = is_later(work, list, &current).await {
         if mode == Mode::Apply {
             return void(&state, list, &reason, work.now, report).await;
         }
         report.sweeps.push(SweepReport { void: Some(reason), ..swept(list) });
         return Ok(());
     }
+    // Where locations are compared in another way than at the first proof, what that proof saw proves nothing.
+    let rules = work.hands.storage.rules().clone();
+    let retained = if header.is_some_and(|header| header.locations == rules) { retained } else { Vec::new() };
     let mut swept = swept(list);
-    let mut proof = proof::Proof::begin(work, current, place, retained).await?;
-    let parsed = entries.into_iter().filter_map(|entry| {
-        // Entries were parsed when they were marked.
-        work.hands.storage.rules().parse(&entry.location).ok().map(|location| Marked { entry, location })
-    });
-    let (doomed, spared) =
-        proof.sort(parsed.collect(), &work.hands.state.kept().await?, work.hands.config.expire.outside_location);
+    // Entries were parsed when they were marked.
+    let parse = |entry: Entry| rules.parse(&entry.location).ok().map(|location| Marked { entry, location });
+    let marked: Vec<Marked> = entries.into_iter().filter_map(parse).collect();
+    let mut proof = Proof::begin(work, &current, place, retained, &marked, made_at).await?;
+    let by_hand = work.kept_by_hand().await?;
+    let (doomed, spared) = proof.sort(marked, &by_hand, work.hands.config.expire.outside_location);
 
     let mut told = Vec::new();
     let mut left: Vec<Entry> = Vec::new();
@@ -172,7 +216,8 @@ async fn one_list(
         report.sweeps.push(swept);
         return Ok(());
     }
-    let deleted = delete::all(work, &mut proof, list, doomed, &mut told, &mut left).await;
+    let deleted = delete::all(work, &mut proof, name, list, doomed, &mut told, &mut left).await;
+    report.is_untouched &= deleted.objects == 0;
     // What was done is written down even if the sweep was stopped in the middle.
     let (objects, bytes, stopped) = (deleted.objects, deleted.bytes, deleted.stopped);
     report.counts.deleted_objects += objects;
@@ -205,6 +250,8 @@ fn note(told: Vec<(String, Because)>, swept: &mut SweepReport, report: &mut Tabl
             Because::Changed => counts.changed += 1,
             Because::ReferencedAgain => counts.referenced_again += 1,
             Because::Kept(crate::plan::KeptFile::ByHand) => counts.kept_by_hand += 1,
+            Because::Kept(crate::plan::KeptFile::OtherAuthority) => counts.prefix_conflicts += 1,
+            Because::Kept(crate::plan::KeptFile::Unrepresentable) => counts.unrepresentable += 1,
             Because::Kept(_) => counts.skipped_outside_location += 1,
             Because::Failed { kind, reason } => {
                 counts.failed_deletes += 1;
@@ -312,30 +359,47 @@ async fn is_later(work: &Work<'_>, list: &MarkList, current: &LoadedTable) -> Re
 }
 
 /// An open `unplanned_removal` of the table that nobody has acknowledged.
-pub async fn unplanned_removal(work: &Work<'_>, table: &LoadedTable) -> Result<Option<String>, Error> {
-    let Some(uuid) = table.state.uuid else { return Ok(None) };
-    let open = work.hands.state.open_findings_of(uuid).await?;
+pub async fn unplanned_removal(work: &Work<'_>) -> Result<Option<String>, Error> {
+    let open = work.hands.state.open_findings_of(work.uuid).await?;
     Ok(open
         .into_iter()
         .find(|finding| finding.seen.kind == FindingKind::UnplannedRemoval && !finding.is_acknowledged(work.now))
         .map(|finding| finding.id))
 }
 
-/// The table's folders among all catalogued tables, with its policy's override.
-pub fn place(hands: &Hands, table: &LoadedTable, world: &World) -> Result<Place, Shared> {
+/// What counts as referenced beside the table itself: tables whose folders lie around its own or that an override
+/// names (safety rule 6), and what a commit of ours removed without a plan, as long as that finding is open, be
+/// it acknowledged or not (safety rule 10).
+pub async fn neighbours(work: &Work<'_>, name: &TableName, place: &Place) -> Result<Vec<LoadedTable>, Error> {
+    let mut all = Vec::new();
+    for neighbour in &place.neighbours {
+        all.push(work.load_any(neighbour).await?);
+    }
+    for finding in work.hands.state.open_findings_of(work.uuid).await? {
+        let before = finding.seen.numbers["before"].as_str();
+        if let (FindingKind::UnplannedRemoval, Some(location)) = (finding.seen.kind, before) {
+            let (metadata, state) = metadata::read(&work.hands.storage, location).await?;
+            all.push(LoadedTable {
+                name: name.clone(),
+                metadata_location: location.to_owned(),
+                metadata,
+                state: Arc::new(state),
+            });
+        }
+    }
+    Ok(all)
+}
+
+/// The table's folders among all catalogued tables, with its policy's override. The outer error is a location that
+/// makes no sense.
+pub fn place(hands: &Hands, table: &LoadedTable, world: &World) -> Result<Result<Place, Shared>, Error> {
     let exclusive = hands.config.policy_for(&table.name).exclusive;
     let uuids = exclusive.into_iter().flat_map(|exclusive| exclusive.value.uuids).collect();
-    let rules = hands.storage.rules();
-    let known = world.roots.iter().find(|roots| roots.table == table.name);
-    let this =
-        crate::model::roots::roots_of(&table.state, &table.metadata_location, rules).ok().map(|roots| TableRoots {
-            table: table.name.clone(),
-            metadata_location: table.metadata_location.clone(),
-            uuid: table.state.uuid,
-            roots,
-        });
-    match this.as_ref().or(known) {
-        Some(this) => roots::place(this, &world.roots, &uuids),
-        None => Err(Shared::NoUuid),
-    }
+    let this = TableRoots {
+        table: table.name.clone(),
+        metadata_location: table.metadata_location.clone(),
+        uuid: table.state.uuid,
+        roots: roots_of(&table.state, &table.metadata_location, hands.storage.rules())?,
+    };
+    Ok(roots::place(&this, &world.roots, &uuids))
 }

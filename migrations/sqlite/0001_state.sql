@@ -162,3 +162,9 @@ CREATE TABLE roots (
     roots             TEXT   NOT NULL,
     PRIMARY KEY (catalog, namespace, table_name)
 );
+
+-- Catalogs that were listed at least once: one that never was says nothing about whose folders its tables share.
+CREATE TABLE catalogs (
+    name      TEXT   NOT NULL PRIMARY KEY,
+    listed_at BIGINT NOT NULL
+);

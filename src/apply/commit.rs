@@ -20,16 +20,19 @@ use crate::state::{Entry, Intent, ListWriter};
 /// After an unclear answer the table is loaded again this often, with pauses that double.
 const RELOADS: u32 = 4;
 
-/// How the commits of a plan ended.
+/// How the commit of a plan ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// All steps, or the run ended early with the outcome in the report.
+    /// There is nothing more to commit, or the run ended early with the outcome in the report.
     Finished,
+    /// The plan has more commits: it must be made again on what this one left.
+    More,
     /// Somebody else committed first: the plan must be made again from fresh metadata.
     PlanAgain,
 }
 
-/// Commits the plan step by step, and marks what each step frees.
+/// Makes the plan's first commit, and marks what it frees. The others are planned again on what it left: without
+/// its snapshots the walk up a branch may end elsewhere.
 pub async fn expire(
     work: &mut Work<'_>,
     base: &LoadedTable,
@@ -39,65 +42,55 @@ pub async fn expire(
     report: &mut TableReport,
 ) -> Result<Ended, Error> {
     let plan = approved.plan();
-    let mut base = base.clone();
-    for step in 0..plan.commits() {
-        if step > 0 {
-            // The step before made a new metadata file; only if nothing else came between is the plan still good.
-            let next = work.load(&plan.table).await?;
-            if report.commits.last().is_none_or(|last| last.metadata_location != next.metadata_location) {
-                return Ok(Ended::PlanAgain);
-            }
-            base = next;
-        }
-        let (refs, snapshots) = (plan.refs_of(step), plan.snapshots_of(step));
-        let entries: Vec<Entry> = plan
-            .files_of(step)
-            .map(|candidate| Entry {
-                kind: candidate.kind,
-                location: candidate.location.clone(),
-                facts: None,
-                recorded_size: candidate.recorded_size,
-            })
-            .collect();
-        let intent_id = Uuid::now_v7().to_string();
-        let location = work.hands.plans.location(&format!("intents/{intent_id}.zst"))?;
-        let header = json!({ "intent": intent_id, "table": plan.table.full(), "uuid": plan.uuid });
-        let (bytes, candidates) = ListWriter::write_all(&header, entries, &plan.retained, &location)?;
-        work.hands.plans.write(&format!("intents/{intent_id}.zst"), bytes).await?;
-        let intent = Intent {
-            id: intent_id,
-            table: plan.table.clone(),
-            uuid: plan.uuid,
-            run: work.run.clone(),
-            base_metadata_location: base.metadata_location.clone(),
-            base_last_updated: base.state.last_updated,
-            removed_refs: refs.clone(),
-            removed_snapshots: snapshots.clone(),
-            inputs: serde_json::to_string(&Inputs { plan: id, values: inputs.clone() })?,
-            candidates,
-            created_at: work.now,
-        };
-        work.hands.state.open_intent(&intent).await?;
-        failpoint::pass("after-intent").await;
-        work.may_go_on(&plan.table, "commit").await?;
+    let (refs, snapshots) = (plan.refs_of(0), plan.snapshots_of(0));
+    let entries: Vec<Entry> = plan
+        .files_of(0)
+        .map(|candidate| Entry {
+            kind: candidate.kind,
+            location: candidate.location.clone(),
+            facts: None,
+            recorded_size: candidate.recorded_size,
+        })
+        .collect();
+    let intent_id = Uuid::now_v7().to_string();
+    let location = work.hands.plans.location(&format!("intents/{intent_id}.zst"))?;
+    let header = json!({ "intent": intent_id, "table": plan.table.full(), "uuid": plan.uuid });
+    let (bytes, candidates) = ListWriter::write_all(&header, entries, &plan.retained, &location)?;
+    work.hands.plans.write(&format!("intents/{intent_id}.zst"), bytes).await?;
+    let intent = Intent {
+        id: intent_id,
+        table: plan.table.clone(),
+        uuid: plan.uuid,
+        run: work.run.clone(),
+        base_metadata_location: base.metadata_location.clone(),
+        base_last_updated: base.state.last_updated,
+        removed_refs: refs.clone(),
+        removed_snapshots: snapshots.clone(),
+        inputs: serde_json::to_string(&Inputs { plan: id, values: inputs.clone() })?,
+        candidates,
+        created_at: work.now,
+    };
+    work.hands.state.open_intent(&intent).await?;
+    report.is_untouched = false;
+    failpoint::pass("after-intent").await;
+    work.may_go_on(&[&plan.table], "commit").await?;
 
-        let outcome = work
-            .catalog
-            .commit(&base, &requirements(&base.state, plan.uuid), &updates(&base.state, &refs, &snapshots), work.now)
-            .await;
-        failpoint::pass("after-commit").await;
-        match conclude(work, &base, &intent, outcome, report).await? {
-            Concluded::Settled(settled) => {
-                if !finish(work, &intent, *settled, report).await? {
-                    return Ok(Ended::Finished);
-                }
+    let outcome = work
+        .catalog
+        .commit(base, &requirements(&base.state, plan.uuid), &updates(&base.state, &refs, &snapshots), work.now)
+        .await;
+    failpoint::pass("after-commit").await;
+    match conclude(work, base, &intent, outcome, report).await? {
+        Concluded::Settled(settled) => {
+            if !finish(work, &intent, *settled, report).await? {
+                return Ok(Ended::Finished);
             }
-            Concluded::PlanAgain => return Ok(Ended::PlanAgain),
-            Concluded::Ended => return Ok(Ended::Finished),
         }
-        failpoint::pass("after-mark").await;
+        Concluded::PlanAgain => return Ok(Ended::PlanAgain),
+        Concluded::Ended => return Ok(Ended::Finished),
     }
-    Ok(Ended::Finished)
+    failpoint::pass("after-mark").await;
+    Ok(if plan.commits() > 1 { Ended::More } else { Ended::Finished })
 }
 
 /// Turns a settled commit into lines of the report; whether the next step may follow.
@@ -130,7 +123,7 @@ async fn conclude(
         CommitOutcome::Committed { .. } => {
             let current = work.load(&intent.table).await?;
             let settled = settle::settle(&work.hands.storage, intent, Some(base), &current).await;
-            if matches!(settled, Settled::NotApplied) {
+            if matches!(settled, Settled::NotApplied | Settled::OtherTable) {
                 // The catalog said yes, and the table says no. Nothing is marked; the intent stays open.
                 report.ended(
                     Outcome::Failed,
@@ -182,6 +175,7 @@ async fn conclude(
                     settled => return Ok(Concluded::Settled(Box::new(settled))),
                 }
             }
+            work.audit("commit", &intent.table, None, "unknown", &json!({ "reason": reason })).await?;
             report.ended(
                 Outcome::Failed,
                 format!(
@@ -192,6 +186,7 @@ async fn conclude(
             Ok(Concluded::Ended)
         }
         CommitOutcome::Rejected { reason, left_behind } => {
+            work.audit("commit", &intent.table, None, "rejected", &json!({ "reason": reason })).await?;
             settle::close_void(work, intent).await?;
             mark::loose_files(work, &base.into(), left_behind.as_slice(), "rejected commit", report).await?;
             report.ended(Outcome::Failed, format!("the catalog rejected the commit: {reason}"));

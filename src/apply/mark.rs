@@ -3,12 +3,14 @@
 use futures::stream::{self, StreamExt};
 use serde_json::json;
 
-use super::Work;
+use super::{ListHeader, Work};
 use crate::catalog::LoadedTable;
 use crate::error::Error;
-use crate::model::{FileKind, PlanId, TableName, TableState, Timestamp};
-use crate::report::{MarksReport, TableReport};
-use crate::state::{Entry, Intent, ListWriter, MarkList, MarkStatus, Retained};
+use crate::model::{FileKind, PlanId, TableName, TableState};
+use crate::report::{MarksReport, Outcome, TableReport};
+use crate::state::{
+    Closed, Entry, FindingKind, Intent, ListWriter, MarkList, MarkStatus, Observation, PlansError, Retained, Severity,
+};
 use crate::storage::StorageErrorKind;
 
 /// Makes the files of an intent marks, and closes it, in one transaction.
@@ -20,7 +22,15 @@ pub(super) async fn intent(
     state: &TableState,
     report: &mut TableReport,
 ) -> Result<(), Error> {
-    let (entries, retained) = work.hands.plans.read_list(&intent.candidates).await?.read_all()?;
+    let read = match work.hands.plans.read_list(&intent.candidates).await {
+        Ok(reader) => reader.read_all().map_err(PlansError::List),
+        Err(error) => Err(error),
+    };
+    let (entries, retained) = match read {
+        Ok(read) => read,
+        Err(error) if error.is_lost() => return unusable(work, intent, &error.to_string(), report).await,
+        Err(error) => return Err(error.into()),
+    };
     let entries = identified(work, entries, report).await;
     let mut lists = Vec::new();
     if !entries.is_empty() {
@@ -31,6 +41,30 @@ pub(super) async fn intent(
     for list in &lists {
         note(work, list, report).await?;
     }
+    Ok(())
+}
+
+/// Closes an intent whose list or inputs are lost or damaged: nothing is marked, and the table is free again.
+pub(super) async fn unusable(
+    work: &Work<'_>,
+    intent: &Intent,
+    reason: &str,
+    report: &mut TableReport,
+) -> Result<(), Error> {
+    let seen = Observation {
+        kind: FindingKind::MarksVoid,
+        table: intent.table.clone(),
+        uuid: Some(intent.uuid),
+        ref_name: None,
+        severity: Severity::Warning,
+        numbers: json!({ "objects": intent.candidates.objects }),
+        message: format!("what the expiry of {} freed cannot be marked: {reason}", intent.table),
+        advice: "its files were kept; the orphan job finds those that nothing uses".to_owned(),
+    };
+    work.hands.state.raise(&seen, work.now).await?;
+    work.hands.state.close_intent(&intent.id, Closed::NoPredecessor, work.now).await?;
+    work.audit("mark", &intent.table, None, "void", &json!({ "intent": intent.id, "reason": reason })).await?;
+    report.ended(Outcome::Partial, seen.message);
     Ok(())
 }
 
@@ -124,13 +158,15 @@ async fn write(
     let id = work.hands.state.new_mark_id().await?;
     let name = format!("marks/{id}.zst");
     let location = work.hands.plans.location(&name)?;
-    let header = json!({
-        "marks": id,
-        "table": intent.table.full(),
-        "uuid": intent.uuid,
-        "metadata_location": proof.location,
-        "created_at": work.now,
-    });
+    let header = ListHeader {
+        marks: id.clone(),
+        table: intent.table.full(),
+        uuid: intent.uuid,
+        metadata_location: proof.location.to_owned(),
+        locations: work.hands.storage.rules().clone(),
+    };
+    // Not the time at which the run began: the last of many tables must have its whole grace period too.
+    let created_at = work.hands.clock.now();
     let (bytes, list) = ListWriter::write_all(&header, entries, retained, &location)?;
     work.hands.plans.write(&name, bytes).await?;
     Ok(MarkList {
@@ -140,8 +176,8 @@ async fn write(
         run: work.run.clone(),
         plan: proof.plan,
         job: "expire".to_owned(),
-        created_at: work.now,
-        due_at: due(work),
+        created_at,
+        due_at: created_at.plus(work.hands.config.expire.grace),
         metadata_location: proof.location.to_owned(),
         last_sequence_number: proof.state.last_sequence_number,
         last_updated: proof.state.last_updated,
@@ -150,10 +186,6 @@ async fn write(
         note: None,
         closed_at: None,
     })
-}
-
-fn due(work: &Work<'_>) -> Timestamp {
-    work.now.plus(work.hands.config.expire.grace)
 }
 
 async fn note(work: &Work<'_>, list: &MarkList, report: &mut TableReport) -> Result<(), Error> {

@@ -34,6 +34,8 @@ pub struct Inputs {
 pub enum Settled {
     /// What it removes is still there.
     NotApplied,
+    /// The name is another table's now. The intent stays open until its own table is found.
+    OtherTable,
     /// It is this metadata file.
     Applied {
         /// Our commit.
@@ -55,6 +57,9 @@ pub enum Settled {
 /// Finds out what became of an intent. `base` is the file that it was made on, where we still have it.
 pub async fn settle(storage: &Storage, intent: &Intent, base: Option<&LoadedTable>, current: &LoadedTable) -> Settled {
     let rules = storage.rules();
+    if current.state.uuid != Some(intent.uuid) {
+        return Settled::OtherTable;
+    }
     if same(rules, &current.metadata_location, &intent.base_metadata_location) || !lacks(&current.state, intent) {
         return Settled::NotApplied;
     }
@@ -116,9 +121,16 @@ pub async fn conclude(
     settled: Settled,
     report: &mut TableReport,
 ) -> Result<(), Error> {
-    let inputs: Inputs = serde_json::from_str(&intent.inputs)?;
+    let inputs: Inputs = match serde_json::from_str(&intent.inputs) {
+        Ok(inputs) => inputs,
+        Err(error) => return mark::unusable(work, intent, &error.to_string(), report).await,
+    };
     match settled {
         Settled::NotApplied => close_void(work, intent).await,
+        Settled::OtherTable => {
+            report.ended(Outcome::Failed, "the table's name was given to another table meanwhile; nothing was marked");
+            Ok(())
+        }
         Settled::NoPredecessor { reason } => {
             committed(intent, "(not known)", report);
             raise(
@@ -128,6 +140,7 @@ pub async fn conclude(
                 Severity::Warning,
                 format!("what the expiry of {} replaced cannot be read: {reason}", intent.table),
                 "nothing was marked; the orphan job finds the files",
+                json!({}),
             )
             .await?;
             work.hands.state.close_intent(&intent.id, Closed::NoPredecessor, work.now).await?;
@@ -150,6 +163,7 @@ pub async fn conclude(
                     Severity::Critical,
                     message.clone(),
                     "no file was marked; register the table from that metadata file, or acknowledge the finding",
+                    json!({ "before": before_location }),
                 )
                 .await?;
                 work.hands.state.close_intent(&intent.id, Closed::Unplanned, work.now).await?;
@@ -167,7 +181,7 @@ pub async fn conclude(
             // Before the intent is closed: after a crash in between they are found again.
             let fell_off = match work.catalog {
                 Catalog::Sql(_) => fell_off_log(&before, &before_location, &after),
-                Catalog::Rest(_) => Vec::new(),
+                Catalog::Rest(_) | Catalog::Broken { .. } => Vec::new(),
             };
             let table = mark::Table { name: &intent.table, location: &location, state: &after };
             mark::loose_files(work, &table, &fell_off, "fell off the metadata log", report).await?;
@@ -227,6 +241,7 @@ fn difference(intent: &Intent, inputs: &values::Inputs, before: &TableState, aft
 
 /// Closes an intent that was not applied.
 pub(super) async fn close_void(work: &Work<'_>, intent: &Intent) -> Result<(), Error> {
+    work.audit("intent", &intent.table, None, "void", &json!({ "intent": intent.id })).await?;
     Ok(work.hands.state.close_intent(&intent.id, Closed::Void, work.now).await?)
 }
 
@@ -247,6 +262,7 @@ async fn raise(
     severity: Severity,
     message: String,
     advice: &str,
+    numbers: serde_json::Value,
 ) -> Result<(), Error> {
     let seen = Observation {
         kind,
@@ -254,7 +270,7 @@ async fn raise(
         uuid: Some(intent.uuid),
         ref_name: None,
         severity,
-        numbers: json!({ "snapshots": intent.removed_snapshots.len(), "refs": intent.removed_refs.len() }),
+        numbers,
         message,
         advice: advice.to_owned(),
     };

@@ -22,6 +22,7 @@ pub(super) async fn command(lake: &Lake, action: Option<FindingsAction>, json: b
             if !lake.hands.state.acknowledge(&id, until, &super::actor()).await.map_err(failed)? {
                 return Err(RunError::Rejected(format!("no open finding {id:?} (hint: icewarden findings)")));
             }
+            super::audit(lake, "acknowledge", None, json!({ "finding": id, "until": until })).await?;
             print::line(format!("{id} is acknowledged until {}", minute(until)));
             Ok(0)
         }

@@ -1,5 +1,7 @@
 //! `hold`: stops commits and deletes before the next request.
 
+use serde_json::json;
+
 use super::{HoldAction, HoldScopeArguments, failed, print};
 use crate::model::TableName;
 use crate::run::{Lake, RunError};
@@ -29,6 +31,8 @@ pub(super) async fn command(lake: &Lake, action: HoldAction, json: bool) -> Resu
         HoldAction::Set { scope, reason } => {
             let hold = Hold { scope: of(lake, scope)?, by: super::actor(), reason, at: lake.hands.clock.now() };
             lake.hands.plans.hold(&lake.hands.state, &hold).await.map_err(failed)?;
+            let detail = json!({ "scope": hold.scope, "reason": hold.reason });
+            super::audit(lake, "hold", table_of(&hold.scope), detail).await?;
             print::line(format!(
                 "held: {}; nothing of it is committed or deleted until it is released",
                 shown(&hold.scope)
@@ -39,6 +43,7 @@ pub(super) async fn command(lake: &Lake, action: HoldAction, json: bool) -> Resu
             if !lake.hands.plans.release_hold(&lake.hands.state, &scope).await.map_err(failed)? {
                 return Err(RunError::Rejected(format!("there is no hold on {}", shown(&scope))));
             }
+            super::audit(lake, "release", table_of(&scope), json!({ "scope": scope })).await?;
             print::line(format!("released: {}", shown(&scope)));
         }
     }
@@ -63,6 +68,13 @@ fn of(lake: &Lake, scope: HoldScopeArguments) -> Result<HoldScope, RunError> {
             }))
         }
         _ => Err(RunError::Rejected(format!("{text:?} is no catalog.namespace.table of a configured catalog"))),
+    }
+}
+
+fn table_of(scope: &HoldScope) -> Option<TableName> {
+    match scope {
+        HoldScope::Table(table) => Some(table.clone()),
+        HoldScope::All | HoldScope::Catalog(_) => None,
     }
 }
 

@@ -23,12 +23,14 @@ pub(super) async fn command(lake: &Lake, action: MarksAction, json: bool) -> Res
             let location = canonical(lake, &location)?;
             let keep = Keep { location, by: super::actor(), reason, at: lake.hands.clock.now() };
             lake.hands.plans.keep(&lake.hands.state, &keep).await.map_err(failed)?;
+            super::audit(lake, "keep", None, json!({ "location": keep.location, "reason": keep.reason })).await?;
             print::line(format!("kept for all jobs until it is released: {}", keep.location));
             Ok(0)
         }
         MarksAction::Release { location } => {
             let location = canonical(lake, &location)?;
             if lake.hands.plans.release_keep(&lake.hands.state, &location).await.map_err(failed)? {
+                super::audit(lake, "release", None, json!({ "location": location })).await?;
                 print::line(format!("released: {location}"));
                 return Ok(0);
             }

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use uuid::Uuid;
 
+use super::print;
 use super::text::{count, left, right, table};
-use super::{failed, print};
 use crate::config::Pattern;
 use crate::model::{Age, TableName, Timestamp};
 use crate::run::{Lake, RunError};
@@ -28,7 +28,15 @@ pub(super) async fn list(lake: &Lake, patterns: &[Pattern], json: bool) -> Resul
     let mut code = 0;
     let mut lines = Vec::new();
     for catalog in &lake.catalogs {
-        for listed in catalog.list_tables().await.map_err(failed)? {
+        let tables = match catalog.list_tables().await {
+            Ok(tables) => tables,
+            Err(error) => {
+                print::error(&error);
+                code = 4;
+                continue;
+            }
+        };
+        for listed in tables {
             if !patterns.is_empty() && !patterns.iter().any(|pattern| pattern.matches_table(&listed.name)) {
                 continue;
             }

@@ -123,7 +123,7 @@ fn of_table(table: &TableReport, report: &RunReport, lines: &mut Vec<String>) {
         let word = table.outcome.as_str();
         let reason = table.reason.as_deref().unwrap_or("no reason was given");
         lines.push(format!("{word:<8} {name}: {reason}"));
-        if table.outcome == Outcome::Failed && table.counts.commits == 0 && table.counts.deleted_objects == 0 {
+        if table.outcome == Outcome::Failed && table.is_untouched {
             lines.push(format!("         {name} was left as it is"));
         }
         if let Some(advice) = &table.advice {

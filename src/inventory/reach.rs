@@ -14,7 +14,9 @@ use futures::FutureExt;
 use futures::stream::{self, StreamExt};
 
 use super::manifests::{self, ManifestContent, ManifestCounts, ManifestRef, Status, Unreadable};
-use crate::model::{Candidate, FileKind, Fingerprint, ManifestSource, Snapshot, SnapshotId, TableState};
+use crate::model::{
+    Candidate, FileKind, Fingerprint, Location, LocationRules, ManifestSource, Snapshot, SnapshotId, TableState,
+};
 use crate::state::Retained;
 use crate::storage::{Storage, StorageError};
 
@@ -195,14 +197,7 @@ impl Reader {
                 let bytes = self.storage.read(location).await.map_err(unreadable)?;
                 let name = location.clone();
                 let refs = blocking(location, move || manifests::read_manifest_list(&bytes, &name)).await?;
-                // A list that was cut right after its header reads as an empty one: nothing in it tells its length.
-                let claimed = snapshot.summary.get("total-data-files").and_then(|n| n.parse::<u64>().ok());
-                if refs.is_empty() && claimed.is_some_and(|files| files > 0) {
-                    return Err(Unreadable {
-                        location: location.clone(),
-                        reason: "names no manifest, although the snapshot's summary says that it has files".to_owned(),
-                    });
-                }
+                check_total(snapshot, location, &refs)?;
                 if let Some(encrypted) = refs.iter().find(|manifest| manifest.is_encrypted) {
                     return Err(Unreadable {
                         location: encrypted.location.clone(),
@@ -299,6 +294,21 @@ impl Reader {
     }
 }
 
+/// A list that was cut between two of its blocks reads as a shorter one: nothing in it tells its length. The
+/// snapshot's summary does, where its writer kept count.
+fn check_total(snapshot: &Snapshot, location: &str, refs: &[ManifestRef]) -> Result<(), Unreadable> {
+    let claimed = snapshot.summary.get("total-data-files").and_then(|n| n.parse::<u64>().ok());
+    let data = refs.iter().filter(|manifest| manifest.content == ManifestContent::Data);
+    let found: Option<u64> = data.map(|manifest| manifest.counts.map(|counts| counts.added + counts.existing)).sum();
+    match (claimed, found) {
+        (Some(claimed), Some(found)) if found < claimed => Err(Unreadable {
+            location: location.to_owned(),
+            reason: format!("names {found} data files, but the snapshot's summary says that there are {claimed}"),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// What only expired snapshots reach.
 #[derive(Debug, Default)]
 pub struct Freed {
@@ -306,6 +316,8 @@ pub struct Freed {
     pub candidates: Vec<Candidate>,
     /// Every manifest of a snapshot that stays: read at this proof, need not be read at the next.
     pub retained: Vec<Retained>,
+    /// Candidates whose key a retained snapshot names under another authority, with that name (safety rule 11).
+    pub conflicts: Vec<(String, String)>,
     /// Files of expired snapshots that cannot be read. What only they name is left for the orphan job.
     pub left: Vec<Unreadable>,
 }
@@ -384,9 +396,14 @@ pub async fn freed(
     }
     drop(files);
 
+    let keys = Keys::of(found.values().map(|candidate| candidate.location.as_str()), &rules);
+    let mut conflicts = Vec::new();
     let mut keep = |reached: Reached<'_>| {
         // Text that is no location can be nobody's candidate.
         let _ = rules.fingerprints(reached.location, |form| _ = found.remove(&form));
+        if let Some(candidate) = keys.conflict(reached.location, &rules) {
+            conflicts.push((candidate, reached.location.to_owned()));
+        }
     };
     let manifests = reader.reach(stays, Scope::Live, |_| false, &mut keep).await?;
     freed.retained = manifests
@@ -404,8 +421,49 @@ pub async fn freed(
             keep(Reached { kind: FileKind::Statistics, location: &file.location, recorded_size: None });
         }
     }
+    freed.conflicts = conflicts;
     freed.candidates = found.into_values().chain(odd).collect();
     Ok(freed)
+}
+
+/// Locations by their key alone, to find the same key under another authority: two names of one bucket, perhaps.
+#[derive(Debug, Default)]
+pub struct Keys {
+    /// By the fingerprint of scheme and key: the location.
+    by_key: HashMap<Fingerprint, String>,
+    /// `scheme://authority` of all of them.
+    stores: BTreeSet<String>,
+}
+
+impl Keys {
+    /// The keys of these locations.
+    pub fn of<'a>(locations: impl Iterator<Item = &'a str>, rules: &LocationRules) -> Self {
+        let mut keys = Self::default();
+        for location in locations.filter_map(|location| rules.parse(location).ok()) {
+            keys.by_key.insert(key_of(&location), location.canonical().to_owned());
+            if !keys.stores.contains(location.store()) {
+                keys.stores.insert(location.store().to_owned());
+            }
+        }
+        keys
+    }
+
+    /// The location that has the key of this reference under another authority, if there is one.
+    pub fn conflict(&self, reference: &str, rules: &LocationRules) -> Option<String> {
+        // In nearly every table all files are in one place; then nothing can be under another.
+        if let (1, Some(only)) = (self.stores.len(), self.stores.first())
+            && reference.strip_prefix(only.as_str()).is_some_and(|rest| rest.starts_with('/'))
+        {
+            return None;
+        }
+        let reference = rules.parse(reference).ok()?;
+        let other = self.by_key.get(&key_of(&reference))?;
+        (other != reference.canonical()).then(|| other.clone())
+    }
+}
+
+fn key_of(location: &Location) -> Fingerprint {
+    Fingerprint::of(&format!("{}:{}", location.scheme(), location.key()))
 }
 
 fn manifest_reached(manifest: &ManifestRef) -> Reached<'_> {

@@ -4,17 +4,23 @@
 //! be loaded counts with its last known folders; one never loaded with the parent of its metadata folder.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::stream::{self, StreamExt};
+use tokio::sync::Mutex;
 
 use crate::catalog::{Catalog, CatalogError, ListedTable};
+use crate::clock::Clock;
 use crate::model::roots::{root_of_metadata_file, roots_of};
-use crate::model::{LocationRules, TableName, TableRoots};
+use crate::model::{LocationRules, TableName, TableRoots, Timestamp};
 use crate::state::{State, StateError};
 
 /// Tables loaded at once to learn their folders.
 const LOADS_IN_FLIGHT: usize = 16;
+
+/// How old a listing may be to count as fresh, in boot time: as old as a proof.
+const FRESH_MS: u64 = 60_000;
 
 /// What the catalogs hold.
 #[derive(Debug, Default)]
@@ -25,6 +31,39 @@ pub struct World {
     pub roots: Vec<TableRoots>,
     /// Catalogs that could not be listed. Their tables count with their last known folders.
     pub unlisted: BTreeMap<String, CatalogError>,
+}
+
+/// Lists the catalogs when the last listing is not fresh any more.
+#[derive(Debug, Default)]
+pub struct Surveyor {
+    last: Mutex<Option<(u64, Arc<World>)>>,
+}
+
+impl Surveyor {
+    /// A listing that is fresh. Tables that ask at the same time share one.
+    pub async fn fresh(
+        &self,
+        catalogs: &[Catalog],
+        state: &State,
+        rules: &LocationRules,
+        now: Timestamp,
+    ) -> Result<Arc<World>, SurveyError> {
+        let mut last = self.last.lock().await;
+        if let Some((made_at, world)) = &*last
+            && Clock::boot_ms().saturating_sub(*made_at) < FRESH_MS
+        {
+            return Ok(Arc::clone(world));
+        }
+        let made_at = Clock::boot_ms();
+        let world = Arc::new(survey(catalogs, state, rules, now).boxed().await?);
+        *last = Some((made_at, Arc::clone(&world)));
+        Ok(world)
+    }
+
+    /// Forgets the last listing, so that a new run begins with one of its own.
+    pub async fn forget(&self) {
+        *self.last.lock().await = None;
+    }
 }
 
 /// The catalogs, or what is remembered of them, cannot be read.
@@ -40,12 +79,23 @@ pub enum SurveyError {
 }
 
 /// Lists all catalogs and brings what is known of the tables' folders up to date.
-pub async fn survey(catalogs: &[Catalog], state: &State, rules: &LocationRules) -> Result<World, SurveyError> {
+async fn survey(
+    catalogs: &[Catalog],
+    state: &State,
+    rules: &LocationRules,
+    now: Timestamp,
+) -> Result<World, SurveyError> {
     let mut world = World::default();
     for catalog in catalogs {
-        let known = state.roots(catalog.name()).boxed().await?;
+        let mut known = state.roots(catalog.name()).boxed().await?;
+        for roots in &mut known {
+            // `[locations]` may have changed since they were written down.
+            roots.roots =
+                roots.roots.iter().map(|root| rules.root(root.as_str()).unwrap_or_else(|_| root.clone())).collect();
+        }
         match catalog.list_tables().boxed().await {
             Ok(tables) => {
+                state.note_listed(catalog.name(), now).boxed().await?;
                 let listed: BTreeSet<TableName> = tables.iter().map(|table| table.name.clone()).collect();
                 state.forget_roots(catalog.name(), &listed).boxed().await?;
                 let known: BTreeMap<&TableName, &TableRoots> = known.iter().map(|r| (&r.table, r)).collect();
@@ -63,7 +113,9 @@ pub async fn survey(catalogs: &[Catalog], state: &State, rules: &LocationRules) 
                 }
                 world.tables.extend(tables);
             }
-            Err(error) if known.is_empty() => return Err(SurveyError::NeverListed(error)),
+            Err(error) if !state.was_listed(catalog.name()).boxed().await? => {
+                return Err(SurveyError::NeverListed(error));
+            }
             Err(error) => {
                 world.roots.extend(known);
                 world.unlisted.insert(catalog.name().to_owned(), error);

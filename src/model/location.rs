@@ -5,8 +5,8 @@
 //! - The key counts byte for byte. `%2F`, `+` and `é` are what they are.
 //! - An [`object_store::path::Path`] is built here and nowhere else: from the raw key by `Path::parse`, or not at all.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::borrow::{Borrow, Cow};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use object_store::path::Path;
@@ -232,6 +232,16 @@ impl Root {
         !location.key().split('/').any(is_dots) && collapse(location.canonical()).starts_with(&self.0)
     }
 
+    /// Whether this file lies in any of these folders.
+    pub fn any_contains(roots: &BTreeSet<Self>, location: &Location) -> bool {
+        if roots.is_empty() || location.key().split('/').any(is_dots) {
+            return false;
+        }
+        let collapsed = collapse(location.canonical());
+        let above = collapsed.match_indices('/').map(|(at, _)| &collapsed[..=at]);
+        above.into_iter().any(|folder| roots.contains(folder))
+    }
+
     /// Whether the other folder is this one, or lies in it.
     pub fn covers(&self, other: &Self) -> bool {
         other.0.starts_with(&self.0)
@@ -249,6 +259,12 @@ impl Root {
         }
         let at = self.0.trim_end_matches('/').rfind('/')?;
         Some(Self(self.0[..=at].to_owned()))
+    }
+}
+
+impl Borrow<str> for Root {
+    fn borrow(&self) -> &str {
+        &self.0
     }
 }
 
@@ -383,6 +399,7 @@ mod tests {
             ("s3://wh/db/t/../u/x", false),
         ] {
             assert_eq!(root.contains(&parse(raw)), inside, "{raw}");
+            assert_eq!(Root::any_contains(&[root.clone()].into(), &parse(raw)), inside, "{raw}");
         }
         let bucket = LocationRules::default().root("s3://wh").unwrap();
         assert!(bucket.is_whole_store() && bucket.covers(&root) && !root.covers(&bucket) && !root.is_whole_store());

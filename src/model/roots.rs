@@ -46,10 +46,20 @@ pub fn roots_of(
     for file in logged.chain([metadata_location]) {
         let location = rules.parse(file)?;
         if !roots.iter().any(|root| root.contains(&location)) {
-            roots.insert(root_of_metadata_file(file, rules)?);
+            roots.insert(former_root(file, &state.location, rules)?);
         }
     }
     Ok(roots)
+}
+
+/// The former location that a logged metadata file tells: the folder above its metadata folder, unless that would
+/// be a whole bucket, or a folder above the table's own, which other tables share; then the metadata folder alone.
+fn former_root(file: &str, location: &str, rules: &LocationRules) -> Result<Root, BadLocation> {
+    let root = root_of_metadata_file(file, rules)?;
+    if root.is_whole_store() || root.covers(&rules.root(location)?) {
+        return rules.root(file.rsplit_once('/').map_or(file, |(folder, _)| folder));
+    }
+    Ok(root)
 }
 
 /// The folder above the metadata folder of this file, or the file's own folder where that has another name.
@@ -69,14 +79,27 @@ mod tests {
         let mut state = empty_table();
         state.properties.insert("write.data.path".into(), "s3a://data/t/".into());
         state.properties.insert("write.metadata.path".into(), "meta".into());
-        let log =
-            ["s3://old/db/t/metadata/1.metadata.json", "s3://wh/db/t/metadata/2.metadata.json", "s3://odd/m/3.json"];
+        let log = [
+            "s3://wh/metadata/0.metadata.json",
+            "s3://wh/db/metadata/0.metadata.json",
+            "s3://old/db/t/metadata/1.metadata.json",
+            "s3://wh/db/t/metadata/2.metadata.json",
+            "s3://odd/m/3.json",
+        ];
         state.metadata_log =
             log.iter().map(|file| MetadataLogEntry { at: Timestamp(0), location: (*file).into() }).collect();
         let roots = roots_of(&state, "s3://wh/db/t/meta/4.metadata.json", &LocationRules::default()).unwrap();
         assert_eq!(
             roots.iter().map(Root::as_str).collect::<Vec<_>>(),
-            ["s3://data/t/", "s3://odd/m/", "s3://old/db/t/", "s3://wh/db/t/", "s3://wh/db/t/meta/"]
+            [
+                "s3://data/t/",
+                "s3://odd/m/",
+                "s3://old/db/t/",
+                "s3://wh/db/metadata/",
+                "s3://wh/db/t/",
+                "s3://wh/db/t/meta/",
+                "s3://wh/metadata/"
+            ]
         );
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::roots::Place;
 use crate::config::OutsideLocation;
-use crate::model::{Candidate, Location, LocationRules};
+use crate::model::{Candidate, Location, LocationRules, Root};
 
 /// One decision per candidate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub enum KeptFile {
     InOtherTable,
     /// An operator keeps it.
     ByHand,
+    /// The table names the same key under another authority, which may be the same object.
+    OtherAuthority,
     /// No store can be asked for its key byte for byte, or readers disagree on which object it names.
     Unrepresentable,
 }
@@ -38,6 +40,7 @@ impl KeptFile {
             Self::Outside => "outside the table's location",
             Self::InOtherTable => "in another table's folder",
             Self::ByHand => "kept by hand",
+            Self::OtherAuthority => "the same key is named under another authority",
             Self::Unrepresentable => "its key cannot be asked for exactly",
         }
     }
@@ -76,9 +79,9 @@ pub fn kept(
 ) -> Option<KeptFile> {
     if by_hand.contains(location.canonical()) {
         Some(KeptFile::ByHand)
-    } else if place.inner.iter().any(|root| root.contains(location)) {
+    } else if Root::any_contains(&place.others, location) {
         Some(KeptFile::InOtherTable)
-    } else if outside == OutsideLocation::Keep && !place.roots.iter().any(|root| root.contains(location)) {
+    } else if outside == OutsideLocation::Keep && !Root::any_contains(&place.roots, location) {
         Some(KeptFile::Outside)
     } else if location.is_ambiguous() || location.object_path().is_err() {
         Some(KeptFile::Unrepresentable)
@@ -98,7 +101,7 @@ mod tests {
         let root = |text: &str| rules.root(text).unwrap();
         let place = Place {
             roots: [root("s3://wh/db/t")].into(),
-            inner: [root("s3://wh/db/t/inner")].into(),
+            others: [root("s3://wh/db/t/inner")].into(),
             ..Place::default()
         };
         let by_hand = BTreeSet::from(["s3://wh/db/t/data/hand".to_owned()]);

@@ -30,6 +30,8 @@ pub struct ExpirePlan {
     /// Files of expired snapshots that cannot be read, with the reason: what only they name is left for the
     /// orphan job.
     pub left: Vec<String>,
+    /// Files whose key a retained snapshot names under another authority, with that name.
+    pub conflicts: Vec<(String, String)>,
     /// Each snapshot that goes, with the commit that removes it.
     pub steps: BTreeMap<SnapshotId, u32>,
 }

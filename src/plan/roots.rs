@@ -11,8 +11,9 @@ use crate::model::{Root, TableName, TableRoots};
 pub struct Place {
     /// Its folders.
     pub roots: BTreeSet<Root>,
-    /// Folders of other tables inside them, which are left out.
-    pub inner: BTreeSet<Root>,
+    /// Folders of other tables that do not lie above its own: nothing in them is touched, be they nested in its
+    /// folders or elsewhere.
+    pub others: BTreeSet<Root>,
     /// Tables whose references count as referenced: an outer table, or one that an override names.
     pub neighbours: BTreeSet<TableName>,
 }
@@ -63,11 +64,10 @@ pub fn place(this: &TableRoots, all: &[TableRoots], exclusive: &BTreeSet<Uuid>) 
             place.neighbours.insert(other.table.clone());
         }
         for theirs in other.roots.difference(&this.roots) {
-            if this.roots.iter().any(|ours| ours.covers(theirs)) {
-                place.inner.insert(theirs.clone());
-            }
             if this.roots.iter().any(|ours| theirs.covers(ours)) {
                 place.neighbours.insert(other.table.clone());
+            } else {
+                place.others.insert(theirs.clone());
             }
         }
     }
@@ -117,8 +117,18 @@ mod tests {
         let sibling = table("sibling", 3, &["s3://wh/db2"]);
         let all = [outer.clone(), inner.clone(), sibling.clone()];
         let of = |this: &TableRoots| place(this, &all, &BTreeSet::new()).unwrap();
-        assert_eq!((texts(&of(&outer).inner), of(&outer).neighbours), (vec!["s3://wh/db/inner/"], BTreeSet::new()));
-        assert_eq!((of(&inner).inner, of(&inner).neighbours), (BTreeSet::new(), [outer.table.clone()].into()));
-        assert_eq!((of(&sibling).inner, of(&sibling).neighbours), (BTreeSet::new(), BTreeSet::new()));
+        let (inner_root, outer_root, sibling_root) = ("s3://wh/db/inner/", "s3://wh/db/", "s3://wh/db2/");
+        assert_eq!(
+            (texts(&of(&outer).others), of(&outer).neighbours),
+            (vec![inner_root, sibling_root], BTreeSet::new())
+        );
+        assert_eq!(
+            (texts(&of(&inner).others), of(&inner).neighbours),
+            (vec![sibling_root], [outer.table.clone()].into())
+        );
+        assert_eq!(
+            (texts(&of(&sibling).others), of(&sibling).neighbours),
+            (vec![outer_root, inner_root], BTreeSet::new())
+        );
     }
 }

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::guard::{self, ApprovedPlan, Refusal};
 use crate::inventory::manifests::Unreadable;
 use crate::inventory::reach::{self, Freed, Reader};
-use crate::inventory::world::{World, survey};
+use crate::inventory::world::World;
 use crate::model::{Age, RunId, TableName, Timestamp};
 use crate::plan::roots::{Place, Shared};
 use crate::plan::values::{Configured, Inputs, Request, Source, Sourced};
@@ -56,8 +56,17 @@ pub(super) async fn table(
         return Ok(());
     }
     let lease = if request.apply { lease(&lake.hands.state, uuid, format!("expiry of {name}")).await? } else { None };
-    let mut work =
-        Work { hands: &lake.hands, catalogs: &lake.catalogs, catalog, run, actor: &request.actor, now, lease };
+    let mut work = Work {
+        hands: &lake.hands,
+        catalogs: &lake.catalogs,
+        surveyor: &lake.surveyor,
+        uuid,
+        catalog,
+        run,
+        actor: &request.actor,
+        now,
+        lease,
+    };
     let done = under_lease(&mut work, request, world, name, uuid, report).await;
     work.end().await?;
     done
@@ -100,6 +109,7 @@ async fn under_lease(
         }
         match commit::expire(work, &loaded, &approved, id, &inputs, report).await? {
             Ended::Finished => break,
+            Ended::More => {}
             Ended::PlanAgain if Clock::boot_ms().saturating_sub(began) > PLAN_AGAIN_FOR_MS => {
                 report.ended(Outcome::Failed, "others kept committing to the table for 10 minutes; run it again later");
                 return Ok(());
@@ -118,11 +128,11 @@ async fn under_lease(
 
 /// With a grace of zero a job goes on to its sweep.
 async fn sweep_now(work: &mut Work<'_>, name: &TableName, uuid: Uuid, report: &mut TableReport) -> Result<(), Error> {
-    if !work.hands.state.due_marks(work.now).await?.iter().any(|list| list.uuid == uuid) {
-        return Ok(());
+    let due = work.hands.state.due_marks(work.hands.clock.now()).await?;
+    if due.iter().any(|list| list.uuid == uuid) {
+        sweep::table(work, name, sweep::Mode::Apply, report).await?;
     }
-    let fresh = survey(work.catalogs, &work.hands.state, work.hands.storage.rules()).boxed().await?;
-    sweep::table(work, name, &fresh, sweep::Mode::Apply, report).await
+    Ok(())
 }
 
 /// What the values of this table are resolved from.
@@ -158,7 +168,7 @@ async fn place_or_skip(
     report: &mut TableReport,
 ) -> Result<Option<Place>, Error> {
     let name = &loaded.name;
-    let shared = match sweep::place(hands, loaded, world) {
+    let shared = match sweep::place(hands, loaded, world)? {
         Ok(place) => {
             hands.state.resolve_kind(FindingKind::SharedLocation, name, Some(uuid), now).await?;
             return Ok(Some(place));
@@ -220,13 +230,11 @@ async fn planned(
     let freed = if steps.is_empty() {
         Freed::default()
     } else {
-        let mut neighbours = Vec::new();
-        for neighbour in &place.neighbours {
-            neighbours.push(work.load_any(neighbour).await?.state);
-        }
+        let neighbours = sweep::neighbours(work, name, &place).await?;
+        let neighbours: Vec<_> = neighbours.into_iter().map(|neighbour| neighbour.state).collect();
         reach::freed(reader, &loaded.state, &steps, &neighbours).await?
     };
-    let by_hand = work.hands.state.kept().await?;
+    let by_hand = work.kept_by_hand().await?;
     let outside = work.hands.config.expire.outside_location;
     let plan = ExpirePlan {
         table: name.clone(),
@@ -235,6 +243,7 @@ async fn planned(
         retention,
         cleanup: cleanup::plan(freed.candidates, &place, &by_hand, outside, work.hands.storage.rules()),
         retained: freed.retained,
+        conflicts: freed.conflicts,
         left: freed.left.iter().map(ToString::to_string).collect(),
         steps,
     };
@@ -253,7 +262,8 @@ async fn approved(
     let written = plan.write()?;
     let state = &work.hands.state;
     counted(&plan, report);
-    report.plan = Some(PlanReport::of(&plan, written.id));
+    // Where a plan takes several commits, the first tells all of it.
+    report.plan.get_or_insert_with(|| PlanReport::of(&plan, written.id));
     let packed = zstd::encode_all(&written.decisions[..], 3)
         .map_err(|error| crate::state::ListError::Encode { reason: error.to_string() })?;
     let file = format!("plans/{}-{}.jsonl.zst", written.id, Uuid::now_v7().simple());
@@ -269,7 +279,7 @@ async fn approved(
         .map(|confirmation| confirmation.bound)
         .collect();
     let hold = if request.apply { state.held(&plan.table).await? } else { None };
-    let finding = sweep::unplanned_removal(work, loaded).await?;
+    let finding = sweep::unplanned_removal(work).await?;
     let facts = guard::Facts {
         state: &loaded.state,
         place: &place,
@@ -312,17 +322,16 @@ async fn approved(
 fn refused(report: &mut TableReport, table: &TableName, refusal: &Refusal, id: crate::model::PlanId) {
     report.ended(Outcome::Refused, refusal.to_string());
     if refusal.can_be_confirmed() {
-        report.advice = Some(format!("icewarden run expire --table {table} --apply --confirm {id}"));
+        report.advice = Some(format!("icewarden run expire --table {} --apply --confirm {id}", table.full()));
     }
 }
 
 /// Stores the confirmation of a plan that was shown: any plan within its bound is covered for a day.
 async fn confirm(work: &Work<'_>, id: crate::model::PlanId, plan: &ExpirePlan) -> Result<(), Error> {
-    let Some(record) = work.hands.state.plan(id).await? else {
-        return Err(Error::Commit(format!("no plan {id} is known; make one with `icewarden plan expire`")));
-    };
+    let Some(record) = work.hands.state.plan(id).await? else { return Ok(()) };
+    // It covers its own table only; the others of the run go on without it.
     if record.uuid != plan.uuid || record.table != plan.table {
-        return Err(Error::Commit(format!("plan {id} is for {}, not for {}", record.table, plan.table)));
+        return Ok(());
     }
     let header: serde_json::Value = serde_json::from_str(&record.header)?;
     let bound: Bound = serde_json::from_value(header["bound"].clone())?;
@@ -347,6 +356,7 @@ fn counted(plan: &ExpirePlan, report: &mut TableReport) {
     report.counts.skipped_outside_location = of(&[K::Outside, K::InOtherTable]);
     report.counts.unrepresentable = of(&[K::Unrepresentable]);
     report.counts.kept_by_hand = of(&[K::ByHand]);
+    report.counts.prefix_conflicts = plan.conflicts.len() as u64;
     report.counts.incomplete = plan.left.len() as u64;
     if let Some(first) = plan.left.first() {
         let count = plan.left.len();

@@ -5,7 +5,8 @@
 //! - Then one line per manifest that was *retained* at the first proof (safety rule 17).
 //! - What a reader gets was checked against the SHA-256 of the whole file first (safety rule 16).
 //!
-//! Lines are encoded and decoded one by one: thirty million marks take the memory of their compressed bytes.
+//! Lines are encoded and decoded one by one. Expiry holds the marks of one table in memory as well; writers and
+//! readers that must not can stream.
 
 use std::io::{BufRead, BufReader, Read, Write};
 

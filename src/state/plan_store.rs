@@ -77,6 +77,17 @@ pub enum PlansError {
     State(#[from] StateError),
 }
 
+impl PlansError {
+    /// Whether a list is lost or damaged for good, rather than out of reach now.
+    pub fn is_lost(&self) -> bool {
+        match self {
+            Self::List(_) => true,
+            Self::Storage { source, .. } => source.kind == StorageErrorKind::NotFound,
+            _ => false,
+        }
+    }
+}
+
 impl Plans {
     /// Opens the store at `file:///path` (the folder is made if it is missing) or `s3://bucket/prefix`.
     pub fn open(storage: Storage, plans: &str) -> Result<Self, PlansError> {

@@ -7,7 +7,7 @@ use sqlx::Row;
 use sqlx::any::AnyRow;
 
 use super::{State, StateError, from_json, json, namespace, table, uuid_or_none};
-use crate::model::{TableName, TableRoots};
+use crate::model::{TableName, TableRoots, Timestamp};
 
 impl State {
     /// Remembers a table's folders, in the place of what was known of it.
@@ -38,6 +38,30 @@ impl State {
             .await
             .and_then(|rows| rows.iter().map(from_row).collect());
         rows.map_err(self.failed("read the tables' folders"))
+    }
+
+    /// Notes that a catalog was listed.
+    pub async fn note_listed(&self, catalog: &str, now: Timestamp) -> Result<(), StateError> {
+        sqlx::query(
+            "INSERT INTO catalogs (name, listed_at) VALUES ($1, $2)
+             ON CONFLICT (name) DO UPDATE SET listed_at = excluded.listed_at",
+        )
+        .bind(catalog)
+        .bind(now.0)
+        .execute(&self.pool)
+        .await
+        .map(drop)
+        .map_err(self.failed("note that a catalog was listed"))
+    }
+
+    /// Whether a catalog was ever listed, be it an empty one.
+    pub async fn was_listed(&self, catalog: &str) -> Result<bool, StateError> {
+        sqlx::query("SELECT name FROM catalogs WHERE name = $1")
+            .bind(catalog)
+            .fetch_optional(&self.pool)
+            .await
+            .map(|row| row.is_some())
+            .map_err(self.failed("look whether a catalog was listed"))
     }
 
     /// Forgets the catalog's tables that are not listed any more, and tells how many those were.

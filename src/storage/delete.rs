@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
+use tokio::time::{Instant, timeout_at};
 
 use super::{Storage, StorageError, StorageErrorKind};
 use crate::model::Location;
@@ -27,11 +29,17 @@ const BATCH: usize = 1000;
 const SINGLE: usize = 16;
 
 impl Storage {
-    /// Deletes these objects; every one of them has an outcome, in the order given.
+    /// Deletes these objects; every one of them has an outcome, in the order given. What is not done `within` that
+    /// time is not tried any more, and has failed.
     ///
     /// What a bulk request does not confirm by name is deleted singly, since the text of a bulk error does
     /// not reliably tell which keys it is about.
-    pub async fn delete(&self, locations: Vec<Location>) -> Vec<(Location, Result<Deleted, StorageError>)> {
+    pub async fn delete(
+        &self,
+        locations: Vec<Location>,
+        within: Duration,
+    ) -> Vec<(Location, Result<Deleted, StorageError>)> {
+        let end = Instant::now() + within;
         let mut outcomes: Vec<Option<Result<Deleted, StorageError>>> = Vec::new();
         outcomes.resize_with(locations.len(), || None);
         // By store: its keys, each with its place in the outcomes.
@@ -50,7 +58,7 @@ impl Storage {
         }
         for (store, keys) in batches.into_values() {
             for batch in keys.chunks(BATCH) {
-                let confirmed = bulk(&store, batch).await;
+                let confirmed = timeout_at(end, bulk(&store, batch)).await.unwrap_or_default();
                 let rest: Vec<_> = batch.iter().filter(|(_, path)| !confirmed.contains_key(path)).cloned().collect();
                 for (index, path) in batch {
                     outcomes[*index] = confirmed.get(path).copied().map(Ok);
@@ -58,7 +66,10 @@ impl Storage {
                 let singles: Vec<_> = stream::iter(rest)
                     .map(|(index, path)| {
                         let (store, location) = (Arc::clone(&store), locations[index].raw().to_owned());
-                        async move { (index, single(&store, &path, &location).await) }
+                        async move {
+                            let outcome = timeout_at(end, single(&store, &path, &location)).await;
+                            (index, outcome.unwrap_or_else(|_| Err(too_late(&location))))
+                        }
                     })
                     .buffer_unordered(SINGLE)
                     .collect()
@@ -83,6 +94,14 @@ impl Storage {
                 (location, outcome)
             })
             .collect()
+    }
+}
+
+fn too_late(location: &str) -> StorageError {
+    StorageError {
+        location: location.to_owned(),
+        kind: StorageErrorKind::Unavailable,
+        reason: "the store took too long; it was not deleted, or did not say so".to_owned(),
     }
 }
 
@@ -142,7 +161,7 @@ mod tests {
         std::fs::create_dir(folder.path().join("folder")).unwrap();
         let names = ["p=a%2Fb/1", "absent", "p=New York/3", "日本", "a//b", "keep%20me", "folder"];
         let locations = names.iter().map(|name| storage.rules().parse(&at(name)).unwrap()).collect();
-        let outcomes = storage.delete(locations).await;
+        let outcomes = storage.delete(locations, Duration::from_mins(1)).await;
         let told: Vec<_> =
             outcomes.iter().map(|(location, outcome)| (location.file_name(), outcome.as_ref().ok().copied())).collect();
         assert_eq!(

@@ -1,5 +1,8 @@
 //! Deleting what the second proof let go, batch by batch.
 
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
 use futures::stream::{self, StreamExt};
 
 use super::Marked;
@@ -7,13 +10,16 @@ use super::proof::Proof;
 use crate::apply::Work;
 use crate::error::Error;
 use crate::failpoint;
-use crate::model::{ObjectFacts, Timestamp};
+use crate::model::{ObjectFacts, TableName, Timestamp};
+use crate::plan::KeptFile;
 use crate::report::Because;
 use crate::state::{Entry, MarkList};
 use crate::storage::{Deleted, StorageError, StorageErrorKind};
 
 /// Objects that one request deletes, at most.
 const BATCH: usize = 1000;
+/// A store that hangs must not delete on a proof that is long past: what is not deleted by then keeps its mark.
+const DELETE_WITHIN: Duration = Duration::from_mins(1);
 
 /// What was deleted, and what was not come to.
 #[derive(Debug, Default)]
@@ -31,54 +37,67 @@ pub(super) struct Done {
 pub(super) async fn all(
     work: &mut Work<'_>,
     proof: &mut Proof,
+    name: &TableName,
     list: &MarkList,
     doomed: Vec<Marked>,
     told: &mut Vec<(String, Because)>,
     left: &mut Vec<Entry>,
 ) -> Done {
     let mut done = Done::default();
-    let outside = work.hands.config.expire.outside_location;
     let mut rest = doomed.into_iter().peekable();
     while let Some(kind) = rest.peek().map(|marked| marked.entry.kind) {
         let mut batch = Vec::with_capacity(BATCH);
         while let Some(marked) = rest.next_if(|marked| batch.len() < BATCH && marked.entry.kind == kind) {
             batch.push(marked);
         }
-        // Everything that may have changed since the batch before is asked again, the proof last.
-        let ready = async {
-            work.may_go_on(&list.table, "delete").await?;
-            proof.renew(work).await?;
-            Ok::<_, Error>(work.hands.state.kept().await?)
-        };
-        let by_hand = match ready.await {
+        let present = identified(work, list, batch, told, left).await;
+        // Everything that may have changed is asked last, right before the deletes.
+        let by_hand = match ready(work, proof, name, list).await {
             Ok(by_hand) => by_hand,
             Err(error) => {
-                done.untouched = batch.into_iter().chain(rest).map(|marked| marked.entry).collect();
+                let present = present.into_iter().map(|(marked, _)| marked);
+                done.untouched = present.chain(rest).map(|marked| marked.entry).collect();
                 done.stopped = Some(error);
                 return done;
             }
         };
-        let (batch, spared) = proof.sort(batch, &by_hand, outside);
+        let sizes: HashMap<String, u64> =
+            present.iter().map(|(marked, size)| (marked.entry.location.clone(), *size)).collect();
+        let present = present.into_iter().map(|(marked, _)| marked).collect();
+        let (batch, spared) = proof.sort(present, &by_hand, work.hands.config.expire.outside_location);
         for (marked, because) in spared {
-            if because == Because::Kept(crate::plan::KeptFile::ByHand) {
+            if because == Because::Kept(KeptFile::ByHand) {
                 left.push(marked.entry.clone());
             }
             told.push((marked.entry.location, because));
         }
-        one_batch(work, list, batch, told, left, &mut done).await;
+        one_batch(work, batch, &sizes, told, left, &mut done).await;
         failpoint::pass("mid-sweep").await;
     }
     done
 }
 
-async fn one_batch(
+/// The lease is ours, nobody holds the table, by its name at the mark or now, and the proof holds.
+async fn ready(
+    work: &mut Work<'_>,
+    proof: &mut Proof,
+    name: &TableName,
+    list: &MarkList,
+) -> Result<BTreeSet<String>, Error> {
+    proof.renew(work).await?;
+    let by_hand = work.kept_by_hand().await?;
+    work.may_go_on(&[name, &list.table], "delete").await?;
+    Ok(by_hand)
+}
+
+/// Asks the store what each object is now: those that are still what was marked, with their sizes.
+async fn identified(
     work: &Work<'_>,
     list: &MarkList,
     batch: Vec<Marked>,
     told: &mut Vec<(String, Because)>,
     left: &mut Vec<Entry>,
-    done: &mut Done,
-) {
+) -> Vec<(Marked, u64)> {
     let storage = &work.hands.storage;
     let asked: Vec<(Marked, Result<ObjectFacts, StorageError>)> = stream::iter(batch)
         .map(|marked| async move {
@@ -102,13 +121,24 @@ async fn one_batch(
             }
         }
     }
-    let locations = present.iter().map(|(marked, _)| marked.location.clone()).collect();
-    let outcomes = storage.delete(locations).await;
-    for ((marked, size), (_, outcome)) in present.into_iter().zip(outcomes) {
+    present
+}
+
+async fn one_batch(
+    work: &Work<'_>,
+    batch: Vec<Marked>,
+    sizes: &HashMap<String, u64>,
+    told: &mut Vec<(String, Because)>,
+    left: &mut Vec<Entry>,
+    done: &mut Done,
+) {
+    let locations = batch.iter().map(|marked| marked.location.clone()).collect();
+    let outcomes = work.hands.storage.delete(locations, DELETE_WITHIN).await;
+    for (marked, (_, outcome)) in batch.into_iter().zip(outcomes) {
         match outcome {
             Ok(Deleted::Deleted) => {
                 done.objects += 1;
-                done.bytes += size;
+                done.bytes += sizes.get(&marked.entry.location).copied().unwrap_or_default();
             }
             Ok(Deleted::AlreadyGone) => told.push((marked.entry.location, Because::AlreadyGone)),
             Err(error) => {

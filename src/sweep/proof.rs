@@ -4,17 +4,19 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::Marked;
+use uuid::Uuid;
+
+use super::{Marked, neighbours};
 use crate::apply::Work;
 use crate::catalog::LoadedTable;
 use crate::catalog::metadata;
 use crate::clock::Clock;
 use crate::config::OutsideLocation;
 use crate::error::Error;
-use crate::inventory::reach::{Reached, Reader, Scope};
+use crate::inventory::reach::{Keys, Reached, Reader, Scope};
 use crate::model::{FileKind, Fingerprint, TableName};
-use crate::plan::cleanup;
 use crate::plan::roots::Place;
+use crate::plan::{KeptFile, cleanup};
 use crate::report::Because;
 use crate::state::Retained;
 
@@ -25,42 +27,53 @@ const VALID_MS: u64 = 60_000;
 #[derive(Debug)]
 pub(super) struct Proof {
     referenced: HashSet<Fingerprint>,
+    /// Marks whose key something names under another authority.
+    conflicts: HashSet<String>,
+    keys: Keys,
     place: Place,
     /// Manifests that need not be read again, by full path and length.
     known: HashMap<String, u64>,
     retained: Vec<Retained>,
     /// The tables it was made on, with their metadata files: this one and its neighbours.
-    tables: Vec<(TableName, String)>,
+    tables: Vec<(TableName, Option<Uuid>, String)>,
     made_at: u64,
 }
 
 impl Proof {
-    /// Makes the proof on the newest metadata. Manifests retained at the first proof are skipped: none of their
-    /// entries can be a mark.
+    /// Makes the proof on the newest metadata, which was loaded at `made_at` in boot time. Manifests retained at the
+    /// first proof are skipped: none of their entries can be a mark.
     pub(super) async fn begin(
         work: &Work<'_>,
         current: &LoadedTable,
-        place: &Place,
+        place: Place,
         retained: Vec<Retained>,
+        marked: &[Marked],
+        made_at: u64,
     ) -> Result<Self, Error> {
         let known = retained
             .iter()
             .filter(|manifest| manifest.length > 0)
             .map(|manifest| (manifest.location.clone(), manifest.length))
             .collect();
+        let locations = marked.iter().map(|marked| marked.entry.location.as_str());
         let mut proof = Self {
             referenced: HashSet::new(),
-            place: place.clone(),
+            conflicts: HashSet::new(),
+            keys: Keys::of(locations, work.hands.storage.rules()),
+            place,
             known,
             retained,
             tables: Vec::new(),
-            made_at: Clock::boot_ms(),
+            made_at,
         };
-        proof.add(work, current).await?;
-        for neighbour in &place.neighbours {
-            // What a neighbour's manifests name was not looked at by the table's own first proof as retained.
-            let loaded = work.load_any(neighbour).await?;
-            proof.add(work, &loaded).await?;
+        let mut all = vec![current.clone()];
+        all.extend(neighbours(work, &current.name, &proof.place).await?);
+        for (at, table) in all.iter().enumerate() {
+            proof.add(work, table).await?;
+            // A former state of the table itself, kept for an open finding, never changes.
+            if at == 0 || table.name != current.name {
+                proof.tables.push((table.name.clone(), table.state.uuid, table.metadata_location.clone()));
+            }
         }
         Ok(proof)
     }
@@ -70,18 +83,26 @@ impl Proof {
         &self.retained
     }
 
+    /// How long the proof has held, in boot time.
+    pub(super) fn age_ms(&self) -> u64 {
+        Clock::boot_ms().saturating_sub(self.made_at)
+    }
+
     /// Makes sure that the proof still holds: after its time the pointers are read again, and what is new since
-    /// counts as referenced too.
+    /// counts as referenced too. A table that was replaced, or that forbids maintenance now, ends it.
     pub(super) async fn renew(&mut self, work: &Work<'_>) -> Result<(), Error> {
-        if Clock::boot_ms().saturating_sub(self.made_at) < VALID_MS {
+        if self.age_ms() < VALID_MS {
             return Ok(());
         }
         let made_at = Clock::boot_ms();
-        for (name, metadata_location) in self.tables.clone() {
+        for (at, (name, uuid, metadata_location)) in self.tables.clone().into_iter().enumerate() {
             let loaded = work.load_any(&name).await?;
+            if loaded.state.uuid != uuid || (uuid == Some(work.uuid) && !loaded.state.gc_enabled()) {
+                return Err(Error::Changed { table: name });
+            }
             if loaded.metadata_location != metadata_location {
-                self.tables.retain(|(known, _)| *known != name);
                 self.add(work, &loaded).await?;
+                self.tables[at] = (name, uuid, loaded.metadata_location);
             }
         }
         self.made_at = made_at;
@@ -92,10 +113,11 @@ impl Proof {
     async fn add(&mut self, work: &Work<'_>, table: &LoadedTable) -> Result<(), Error> {
         let storage = &work.hands.storage;
         let rules = storage.rules();
-        let referenced = &mut self.referenced;
+        let (referenced, conflicts, keys) = (&mut self.referenced, &mut self.conflicts, &self.keys);
         let mut refer = |location: &str| {
             // Text that is no location is nobody's mark.
             let _ = rules.fingerprints(location, |form| _ = referenced.insert(form));
+            conflicts.extend(keys.conflict(location, rules));
         };
         // Every text in the metadata that is a location: lists, statistics, logged files, whatever a later
         // version of the format may add.
@@ -114,7 +136,6 @@ impl Proof {
         for manifest in read.iter().filter(|manifest| manifest.length > 0) {
             self.known.insert(manifest.location.clone(), manifest.length);
         }
-        self.tables.push((table.name.clone(), table.metadata_location.clone()));
         Ok(())
     }
 
@@ -141,6 +162,9 @@ impl Proof {
     fn spares(&self, marked: &Marked, by_hand: &BTreeSet<String>, outside: OutsideLocation) -> Option<Because> {
         if self.referenced.contains(&Fingerprint::of(marked.location.canonical())) {
             return Some(Because::ReferencedAgain);
+        }
+        if self.conflicts.contains(marked.location.canonical()) {
+            return Some(Because::Kept(KeptFile::OtherAuthority));
         }
         // A metadata file may lie where the table's location was; it is named by nothing but its own folder.
         let outside = if marked.entry.kind == FileKind::Metadata { OutsideLocation::Keep } else { outside };

@@ -134,6 +134,7 @@ impl Stage {
                 other => return Err(format!("the job {other:?} is not built yet")),
             },
             tables: tables.iter().map(Pattern::new).collect(),
+            older_than_time: None,
             older_than: step.older_than.as_deref().map(age).transpose()?,
             retain_last: step.retain_last,
             snapshots: snapshots.into_iter().map(SnapshotId).collect(),

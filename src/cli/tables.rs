@@ -71,6 +71,9 @@ pub(super) async fn list(lake: &Lake, patterns: &[Pattern], json: bool) -> Resul
             }
         }
     }
+    if lines.is_empty() && code != 0 {
+        return Ok(1);
+    }
     if json {
         lines.iter().for_each(print::json);
         return Ok(code);

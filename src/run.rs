@@ -270,7 +270,7 @@ async fn sweep_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) ->
     };
     for list in waiting.filter(wanted) {
         report.notes.push(format!(
-            "{}: marks {} wait until {}: {} files",
+            "{}: marks {} wait until {} (files: {})",
             list.table,
             list.id,
             list.due_at.show(),

@@ -71,9 +71,6 @@ pub(super) async fn list(lake: &Lake, patterns: &[Pattern], json: bool) -> Resul
             }
         }
     }
-    if lines.is_empty() && code != 0 {
-        return Ok(1);
-    }
     if code != 0 && lines.iter().all(|line| line.error.is_some()) {
         code = 1;
     }

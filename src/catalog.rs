@@ -89,6 +89,14 @@ impl Catalog {
         }
     }
 
+    /// Why it could not be opened, if it could not.
+    pub fn broken(&self) -> Option<String> {
+        match self {
+            Self::Broken { reason, .. } => Some(reason.clone()),
+            Self::Sql(_) | Self::Rest(_) => None,
+        }
+    }
+
     /// Every table of every namespace, sorted by name.
     pub async fn list_tables(&self) -> Result<Vec<ListedTable>, CatalogError> {
         match self {

@@ -158,7 +158,7 @@ pub async fn run(lake: &Lake, request: &RunRequest) -> Result<RunReport, RunErro
         applied: request.apply,
         now,
         tables: Vec::new(),
-        unlisted: Vec::new(),
+        unlisted: lake.catalogs.iter().filter_map(Catalog::broken).collect(),
         notes: Vec::new(),
     };
     let done = match request.job {
@@ -219,7 +219,7 @@ fn selected(world: &World, patterns: &[Pattern]) -> Result<Vec<TableName>, RunEr
 
 async fn expire_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) -> Result<(), RunError> {
     let world = lake.survey().await?;
-    report.unlisted.extend(world.unlisted.values().map(ToString::to_string));
+    unlisted(&world, report);
     let tables = selected(&world, &request.tables)?;
     let (run, now, world) = (&report.run, report.now, &*world);
     let done: Vec<TableReport> = stream::iter(tables)
@@ -229,6 +229,15 @@ async fn expire_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) -
         .await;
     report.tables.extend(done);
     Ok(())
+}
+
+/// Notes the catalogs that could not be listed, each once.
+fn unlisted(world: &World, report: &mut RunReport) {
+    for error in world.unlisted.values().map(ToString::to_string) {
+        if !report.unlisted.contains(&error) {
+            report.unlisted.push(error);
+        }
+    }
 }
 
 async fn expire_table(
@@ -261,7 +270,7 @@ async fn sweep_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) ->
     };
     for list in waiting.filter(wanted) {
         report.notes.push(format!(
-            "{}: marks {} wait until {}: {} files",
+            "{}: marks {} wait until {} (files: {})",
             list.table,
             list.id,
             list.due_at.show(),
@@ -290,7 +299,7 @@ async fn sweep_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) ->
     }
     // The second proof evaluates safety rule 6 on a fresh listing.
     let world = lake.survey().await?;
-    report.unlisted.extend(world.unlisted.values().map(ToString::to_string));
+    unlisted(&world, report);
     let (run, now, world) = (&report.run, report.now, &*world);
     let done: Vec<TableReport> = stream::iter(wanted_tables)
         .map(|(uuid, table)| {

@@ -17,6 +17,7 @@ use crate::catalog::LoadedTable;
 use crate::catalog::metadata;
 use crate::clock::Clock;
 use crate::error::Error;
+use crate::failpoint;
 use crate::guard::{MAX_CLOCK_SKEW, Refusal};
 use crate::inventory::manifests::Unreadable;
 use crate::inventory::world::World;
@@ -218,6 +219,7 @@ async fn one_list(
     }
     let deleted = delete::all(work, &mut proof, name, list, doomed, &mut told, &mut left).await;
     report.is_untouched &= deleted.objects == 0;
+    failpoint::pass("after-sweep").await;
     // What was done is written down even if the sweep was stopped in the middle.
     let (objects, bytes, stopped) = (deleted.objects, deleted.bytes, deleted.stopped);
     report.counts.deleted_objects += objects;

@@ -71,6 +71,9 @@ pub(super) async fn list(lake: &Lake, patterns: &[Pattern], json: bool) -> Resul
             }
         }
     }
+    if code != 0 && lines.iter().all(|line| line.error.is_some()) {
+        code = 1;
+    }
     if json {
         lines.iter().for_each(print::json);
         return Ok(code);

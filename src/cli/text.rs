@@ -5,7 +5,7 @@ use terminal_size::{Width, terminal_size};
 use crate::model::Timestamp;
 
 /// Lines are never wider.
-const MAX_WIDTH: usize = 120;
+pub(crate) const MAX_WIDTH: usize = 120;
 
 /// `38.2 GiB`; whole bytes below one KiB.
 pub(crate) fn size(bytes: u64) -> String {

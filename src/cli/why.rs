@@ -56,7 +56,7 @@ async fn in_list(lake: &Lake, list: &MarkList, location: &Location) -> Result<Op
         return Ok(None);
     }
     let mut text =
-        format!("marked by the {} of {} at {}, list {}", list.job, list.table, list.created_at.show(), list.id);
+        format!("marked by job {} of {} at {}, list {}", list.job, list.table, list.created_at.show(), list.id);
     let mut what = "waits for the sweep";
     for (at, detail) in &sweeps {
         let because = match detail["outcomes"].as_str() {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::print;
-use super::text::{count, counted, minute, size};
+use super::text::{MAX_WIDTH, count, counted, minute, size};
 use crate::model::RefKind;
 use crate::plan::retention::{RefDecision, RefVerdict, SnapshotVerdict};
 use crate::plan::{ExpiredBecause, KeptFile};
@@ -140,7 +140,12 @@ fn of_plan(table: &TableReport, plan: &PlanReport, report: &RunReport, lines: &m
     } else {
         format!("older than {} ({}), keep {} ({})", older.value.show(), older.source, keep.value, keep.source)
     };
-    lines.push(format!("plan {} for {} at {}   {source}", plan.id, table.table, report.now.show()));
+    let head = format!("plan {} for {} at {}", plan.id, table.table, report.now.show());
+    if head.chars().count() + source.chars().count() + 3 <= MAX_WIDTH {
+        lines.push(format!("{head}   {source}"));
+    } else {
+        lines.extend([head, format!("  {source}")]);
+    }
 
     let dropped: Vec<&RefDecision> = plan.refs.iter().filter(|decision| decision.verdict.drops()).collect();
     if !dropped.is_empty() {
@@ -157,12 +162,9 @@ fn of_plan(table: &TableReport, plan: &PlanReport, report: &RunReport, lines: &m
     if !plan.expired.is_empty() {
         let gone = plan.expired.len() as u64;
         let lead = format!("snapshots   expire {} of {}", count(gone), count(gone + kept));
-        lines.push(format!(
-            "  {lead:<28} {}",
-            joined(plan.expired_by.iter().map(|(because, n)| expired_text(because, *n)))
-        ));
+        spread(&lead, plan.expired_by.iter().map(|(because, n)| expired_text(because, *n)), lines);
         let lead = format!("            keep {}", count(kept));
-        lines.push(format!("  {lead:<28} {}", joined(kept_texts(plan).into_iter())));
+        spread(&lead, kept_texts(plan).into_iter(), lines);
     }
     for id in &plan.unknown {
         lines.push(format!("  {:<28} snapshot {id} was named, but the table has no such snapshot", ""));
@@ -173,7 +175,7 @@ fn of_plan(table: &TableReport, plan: &PlanReport, report: &RunReport, lines: &m
         // Manifest lists and statistics have no size recorded anywhere but in the store.
         let size = if bytes == 0 { String::new() } else { format!(" ({})", size(bytes)) };
         let lead = format!("files       mark {}{size}", count(files));
-        lines.push(format!("  {lead:<28} {}", joined(kinds)));
+        spread(&lead, kinds, lines);
     }
     for (because, n) in &plan.left {
         let example = plan.left_examples.iter().find(|(of, _)| of == because);
@@ -189,8 +191,23 @@ fn of_plan(table: &TableReport, plan: &PlanReport, report: &RunReport, lines: &m
     }
 }
 
-fn joined(parts: impl Iterator<Item = String>) -> String {
-    parts.collect::<Vec<_>>().join(" · ")
+/// What a plan's line begins with, then its parts; as many lines as it takes.
+fn spread(lead: &str, parts: impl Iterator<Item = String>, lines: &mut Vec<String>) {
+    let mut line = format!("  {lead:<28} ");
+    let mut is_first = true;
+    for part in parts {
+        let wide = line.chars().count() + 3 + part.chars().count() > MAX_WIDTH;
+        if wide && !is_first {
+            lines.push(std::mem::replace(&mut line, format!("  {:<28} ", "")));
+            is_first = true;
+        }
+        if !is_first {
+            line.push_str(" · ");
+        }
+        line.push_str(&part);
+        is_first = false;
+    }
+    lines.push(line);
 }
 
 fn ref_text(decision: &RefDecision) -> String {
@@ -289,6 +306,15 @@ fn of_sweep(table: &TableReport, sweep: &SweepReport, applied: bool, lines: &mut
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_reasons_go_on_in_the_next_line_and_none_is_wider_than_a_terminal() {
+        let mut lines = Vec::new();
+        spread("keep 9", (0..30).map(|n| format!("{n} among the newest of branch_{n}")), &mut lines);
+        assert!(lines.len() > 3 && lines.iter().all(|line| line.chars().count() <= MAX_WIDTH), "{lines:#?}");
+        assert_eq!(lines.concat().matches("among").count(), 30);
+        assert!(lines[1].starts_with(&" ".repeat(31)));
+    }
 
     #[test]
     fn a_pattern_is_quoted_for_the_shell_where_it_must_be() {

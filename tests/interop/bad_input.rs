@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::binary::{Answer, icewarden};
+use crate::binary::{Answer, Paused, icewarden};
 use crate::lake::{Lake, Table};
 use crate::parts;
 
@@ -94,12 +94,14 @@ fn a_broken_table_fails_by_name_and_the_others_are_done() {
 #[test]
 fn a_missing_catalog_file_fails_and_is_not_made() {
     let lake = Lake::by_pyiceberg();
-    let (config, files) = (lake.config(), lake.all_files());
+    let config = lake.config();
+    // There are marks that are due, so that the sweep, too, has something to do.
+    Paused::at("after-mark", icewarden(&config, EXPIRE)).kill();
+    let files = lake.all_files();
     let catalog = lake.root().join("catalog.db");
     fs::remove_file(&catalog).unwrap();
     for arguments in [EXPIRE, SWEEP, "tables", "check"] {
-        let answer = Answer::of(&mut icewarden(&config, arguments));
-        assert!(matches!(answer.code, Some(1 | 2)), "{arguments}: {answer}");
+        let answer = Answer::of(&mut icewarden(&config, arguments)).exits(1);
         answer.says("catalog.db");
         assert!(!catalog.exists(), "{arguments} made an empty catalog");
     }

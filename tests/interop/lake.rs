@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
-use sqlx::ConnectOptions as _;
+use sqlx::{ConnectOptions as _, Connection as _};
 
 use crate::parts::{self, RestCatalog};
 
@@ -165,10 +165,11 @@ allow_floor_below_minimum = true
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let rows: Vec<(String, String, String)> = runtime.block_on(async {
             let mut connection = options.connect().await.unwrap();
-            sqlx::query_as("SELECT table_namespace, table_name, metadata_location FROM iceberg_tables")
-                .fetch_all(&mut connection)
-                .await
-                .unwrap()
+            let all = "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables";
+            let rows = sqlx::query_as(all).fetch_all(&mut connection).await.unwrap();
+            // Closed here and now: a connection that closes after the lake was restored takes the new log with it.
+            connection.close().await.unwrap();
+            rows
         });
         rows.into_iter().map(|(space, name, location)| (format!("{space}.{name}"), Table::read(&location))).collect()
     }

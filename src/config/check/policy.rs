@@ -23,6 +23,15 @@ fn policy(section: Section<'_>, floor: Age) -> Policy {
         }
         (Vec::new(), section.reader().position(&section.at))
     });
+    for key in ["refs", "tags"] {
+        if let Some(value) = section.value(key) {
+            section.reader().warning(
+                &value.span(),
+                format!("{key} comes with a later version: in this one no ref is protected, kept or dropped by it"),
+                "refs live by their own retention until then",
+            );
+        }
+    }
     let policy = Policy {
         tables,
         at,

@@ -128,6 +128,13 @@ fn rest(section: &Section<'_>, uri: Option<&Text>) -> Option<CatalogKind> {
     let credential = section.secret("credential");
     let oauth2_server_uri = section.text("oauth2_server_uri");
     let scope = section.text("scope").map(|text| text.value);
+    if let Some(credential) = &credential {
+        reader.warning(
+            &credential.span(),
+            "credential (OAuth2) comes with a later version: this one sends a fixed token, or none",
+            "give a token",
+        );
+    }
     if let (Some(_), Some(credential)) = (&token, &credential) {
         reader.error(&credential.span(), "token and credential exclude each other");
     }

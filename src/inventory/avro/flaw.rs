@@ -31,7 +31,7 @@ pub enum Flaw {
     /// The block's checksum (snappy) differs.
     #[error("the block's checksum differs")]
     Checksum,
-    /// A block that inflates to more than [`MAX_BLOCK`](super::MAX_BLOCK), or than memory holds.
+    /// A block that inflates to more than the limit of one block (1 GiB), or than memory holds.
     #[error("the block inflates to more than the limit of one block")]
     TooLarge,
     /// The bytes after a block are not the file's sync marker.

@@ -93,8 +93,12 @@ impl RunReport {
         }
     }
 
-    /// The gravest outcome of any table; skipped only where every table was.
+    /// The gravest outcome of any table, a catalog that could not be listed counting as one that failed; skipped
+    /// only where every table was.
     pub fn outcome(&self) -> Outcome {
+        if !self.unlisted.is_empty() {
+            return Outcome::Failed;
+        }
         let all = || self.tables.iter().map(|table| table.outcome);
         if !self.tables.is_empty() && all().all(|outcome| outcome == Outcome::Skipped) {
             return Outcome::Skipped;
@@ -335,4 +339,101 @@ pub enum Because {
         /// In the store's words.
         reason: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Outcome::{Done, Failed, Partial, Refused, Skipped};
+    use super::*;
+
+    fn run(outcomes: &[Outcome], unlisted: usize) -> RunReport {
+        let table = |(at, outcome): (usize, &Outcome)| {
+            let name = TableName { catalog: "c".into(), namespace: vec!["db".into()], name: format!("t{at}") };
+            let mut report = TableReport::new(name);
+            report.ended(*outcome, "why");
+            report
+        };
+        RunReport {
+            run: RunId("r".into()),
+            job: Job::Expire,
+            applied: true,
+            now: Timestamp(0),
+            tables: outcomes.iter().enumerate().map(table).collect(),
+            unlisted: vec!["cannot list".to_owned(); unlisted],
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn an_exit_code_tells_whether_all_some_or_none_of_it_was_done() {
+        for (outcomes, unlisted, code, outcome) in [
+            (&[][..], 0, 0, Done),
+            (&[Done], 0, 0, Done),
+            (&[Skipped, Skipped], 0, 0, Skipped),
+            (&[Skipped, Done], 0, 0, Done),
+            (&[Partial], 0, 4, Partial),
+            (&[Done, Skipped, Partial], 0, 4, Partial),
+            (&[Refused], 0, 3, Refused),
+            (&[Done, Skipped, Refused], 0, 3, Refused),
+            (&[Partial, Refused], 0, 3, Refused),
+            (&[Failed], 0, 1, Failed),
+            (&[Failed, Failed], 0, 1, Failed),
+            (&[Failed, Skipped], 0, 4, Failed),
+            (&[Failed, Done], 0, 4, Failed),
+            (&[Failed, Partial], 0, 4, Failed),
+            (&[Failed, Refused], 0, 4, Failed),
+            (&[Done, Skipped, Partial, Refused, Failed], 0, 4, Failed),
+            (&[], 1, 1, Failed),
+            (&[Failed], 1, 1, Failed),
+            (&[Done], 1, 4, Failed),
+            (&[Skipped], 1, 4, Failed),
+            (&[Partial], 1, 4, Failed),
+            (&[Refused], 1, 4, Failed),
+        ] {
+            let report = run(outcomes, unlisted);
+            assert_eq!((report.exit_code(), report.outcome()), (code, outcome), "{outcomes:?}, {unlisted} unlisted");
+        }
+    }
+
+    #[test]
+    fn every_mix_of_outcomes_has_the_exit_code_that_its_parts_call_for() {
+        const ALL: [Outcome; 5] = [Done, Skipped, Partial, Refused, Failed];
+        for mix in 0..1_u32 << ALL.len() {
+            for unlisted in 0..2 {
+                let outcomes: Vec<Outcome> =
+                    ALL.into_iter().enumerate().filter(|(at, _)| mix & 1 << at != 0).map(|(_, one)| one).collect();
+                let has = |outcome: Outcome| outcomes.contains(&outcome);
+                let is_failed = has(Failed) || unlisted > 0;
+                let is_all_failed = is_failed && outcomes.iter().all(|outcome| *outcome == Failed);
+                let code = match (is_all_failed, is_failed, has(Refused), has(Partial)) {
+                    (true, ..) => 1,
+                    (_, true, ..) => 4,
+                    (_, _, true, _) => 3,
+                    (_, _, _, true) => 4,
+                    _ => 0,
+                };
+                let report = run(&outcomes, unlisted);
+                assert_eq!(report.exit_code(), code, "{outcomes:?}, {unlisted} unlisted");
+                // What is told as a success has exit code 0, and nothing else has.
+                let is_success = matches!(report.outcome(), Done | Skipped);
+                assert_eq!(is_success, code == 0, "{outcomes:?}, {unlisted} unlisted");
+            }
+        }
+    }
+
+    #[test]
+    fn a_lighter_outcome_never_hides_a_graver_one() {
+        let all = [Done, Skipped, Partial, Refused, Failed];
+        for (at, first) in all.into_iter().enumerate() {
+            for (then, second) in all.into_iter().enumerate() {
+                let report = run(&[first], 0);
+                let mut table = report.tables[0].clone();
+                table.ended(second, "second");
+                assert_eq!(table.outcome, all[at.max(then)], "{first:?}, then {second:?}");
+                if second > first {
+                    assert_eq!(table.reason.as_deref(), Some("second"), "{first:?}, then {second:?}");
+                }
+            }
+        }
+    }
 }

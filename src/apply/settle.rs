@@ -277,3 +277,106 @@ async fn raise(
     work.hands.state.raise(&seen, work.now).await?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::model::table::tests::empty_table;
+    use crate::model::{
+        ManifestSource, MetadataLogEntry, Ref, RefKind, RefName, Retention, RunId, Snapshot, SnapshotId, TableName,
+        Timestamp,
+    };
+    use crate::state::ListFile;
+
+    const BASE: &str = "s3://wh/db/t/metadata/3.metadata.json";
+    const OURS: &str = "s3a://wh/db/t/metadata/4.metadata.json";
+
+    fn name() -> TableName {
+        TableName { catalog: "c".into(), namespace: vec!["db".into()], name: "t".into() }
+    }
+
+    /// A table at this file, with these snapshots and branches, and this log.
+    fn table(uuid: u128, file: &str, snapshots: &[i64], refs: &[&str], log: &[&str]) -> LoadedTable {
+        let mut state = empty_table();
+        state.uuid = Some(Uuid::from_u128(uuid));
+        let snapshot = |id: &i64| Snapshot {
+            id: SnapshotId(*id),
+            parent: None,
+            at: Timestamp(*id),
+            sequence_number: *id,
+            manifests: ManifestSource::Inline(Vec::new()),
+            summary: BTreeMap::new(),
+        };
+        state.snapshots = snapshots.iter().map(snapshot).collect();
+        let branch = || Ref { snapshot: SnapshotId(3), kind: RefKind::Branch, retention: Retention::default() };
+        state.refs = refs.iter().map(|name| (RefName::new(*name), branch())).collect();
+        state.metadata_log =
+            log.iter().map(|file| MetadataLogEntry { at: Timestamp(0), location: (*file).into() }).collect();
+        LoadedTable { name: name(), metadata_location: file.to_owned(), metadata: Bytes::new(), state: Arc::new(state) }
+    }
+
+    fn intent(snapshots: &[i64], refs: &[&str]) -> Intent {
+        Intent {
+            id: "i".to_owned(),
+            table: name(),
+            uuid: Uuid::from_u128(1),
+            run: RunId("r".into()),
+            base_metadata_location: BASE.to_owned(),
+            base_last_updated: Timestamp(0),
+            removed_refs: refs.iter().map(|name| RefName::new(*name)).collect(),
+            removed_snapshots: snapshots.iter().copied().map(SnapshotId).collect(),
+            inputs: String::new(),
+            candidates: ListFile { location: String::new(), sha256: String::new(), objects: 0, bytes: 0 },
+            created_at: Timestamp(0),
+        }
+    }
+
+    /// In a word.
+    fn word(settled: &Settled) -> &'static str {
+        match settled {
+            Settled::NotApplied => "not applied",
+            Settled::OtherTable => "other table",
+            Settled::Applied { location, before_location, .. } if location == OURS && before_location == BASE => "ours",
+            Settled::Applied { .. } => "applied",
+            Settled::NoPredecessor { .. } => "no predecessor",
+        }
+    }
+
+    #[tokio::test]
+    async fn what_became_of_a_commit_is_told_by_the_tables_own_line() {
+        let empty = Arc::new(object_store::memory::InMemory::new());
+        let storage = Storage::new(LocationRules::default(), BTreeMap::new(), 1).with_store("s3://wh", empty);
+        let base = table(1, BASE, &[1, 2, 3], &["feat", "main"], &[]);
+        let now = |snapshots: &[i64], refs: &[&str], log: &[&str]| table(1, OURS, snapshots, refs, log);
+        let (main, both) = (&["main"][..], &["feat", "main"][..]);
+        for (why, intent, current, expected) in [
+            ("still at the base", intent(&[1], &[]), base.clone(), "not applied"),
+            ("all is there", intent(&[1], &[]), now(&[1, 2, 3], both, &[BASE]), "not applied"),
+            ("half of it is there", intent(&[1, 2], &[]), now(&[2, 3], both, &[BASE]), "not applied"),
+            ("it is gone, right after the base", intent(&[1, 2], &[]), now(&[3], both, &[BASE]), "ours"),
+            ("a dropped name may be used again", intent(&[1], &["feat"]), now(&[2, 3], both, &[BASE]), "ours"),
+            ("only refs go, and are gone", intent(&[], &["feat"]), now(&[1, 2, 3], main, &[BASE]), "ours"),
+            ("only refs go, and are there", intent(&[], &["feat"]), now(&[1, 2, 3], both, &[BASE]), "not applied"),
+            ("the log is too short", intent(&[1], &[]), now(&[2, 3], both, &[]), "no predecessor"),
+            (
+                "a file between is not to be had",
+                intent(&[1], &[]),
+                now(&[3], both, &[BASE, "s3://wh/db/t/metadata/none.metadata.json"]),
+                "no predecessor",
+            ),
+            ("the base lacked it already", intent(&[9], &[]), now(&[3], both, &[BASE]), "not applied"),
+            ("another table that lacks it", intent(&[1], &[]), table(2, OURS, &[3], both, &[BASE]), "other table"),
+            ("another table at the base", intent(&[1], &[]), table(2, BASE, &[3], both, &[]), "other table"),
+            ("another table that has it", intent(&[1], &[]), table(2, OURS, &[1], both, &[]), "other table"),
+        ] {
+            let settled = settle(&storage, &intent, Some(&base), &current).await;
+            assert_eq!(word(&settled), expected, "{why}: {settled:?}");
+        }
+    }
+}

@@ -18,29 +18,61 @@ use super::store::Bucket;
 #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Change {
     /// Commits a `later` snapshot.
-    Land { snapshot: String },
+    Land {
+        snapshot: String,
+    },
     /// Changes a table property; without a value it is removed.
-    Set { table: String, property: String, value: Option<String> },
+    Set {
+        table: String,
+        property: String,
+        value: Option<String>,
+    },
     /// Gives a table another name; the two change names if that is taken.
-    Rename { table: String, to: String },
+    Rename {
+        table: String,
+        to: String,
+    },
     /// Takes a table out of the catalog; its files stay.
-    Drop { table: String },
+    Drop {
+        table: String,
+    },
     /// Points the catalog at an older metadata file of the table.
-    Restore { table: String, metadata: String },
+    Restore {
+        table: String,
+        metadata: String,
+    },
     /// Puts another object in the place of one: of that size, of that time (by default as it was, and now).
-    Overwrite { key: String, size: Option<u64>, at: Option<String> },
+    Overwrite {
+        key: String,
+        size: Option<u64>,
+        at: Option<String>,
+    },
     /// An operator's hold on the table of this name.
-    Hold { table: String },
-    ReleaseHold { table: String },
+    Hold {
+        table: String,
+    },
+    ReleaseHold {
+        table: String,
+    },
     /// An operator keeps a file.
-    Keep { key: String },
-    ReleaseKeep { key: String },
+    Keep {
+        key: String,
+    },
+    ReleaseKeep {
+        key: String,
+    },
     /// Acknowledges the open findings of this kind for a year.
-    Acknowledge { finding: String },
+    Acknowledge {
+        finding: String,
+    },
     /// Removes the list files that are in a folder of the plans store: `intents` or `marks`.
-    LoseLists { folder: String },
+    LoseLists {
+        folder: String,
+    },
     /// Flips a bit in the middle of each.
-    DamageLists { folder: String },
+    DamageLists {
+        folder: String,
+    },
 }
 
 /// The scenario's only catalog.

@@ -149,7 +149,9 @@ impl Run {
         let applied = self.catalog.applied.load(Ordering::SeqCst);
         let posted = self.catalog.posted.load(Ordering::SeqCst);
         let sightings = if states == 0 { self.sightings() } else { Vec::new() };
-        let ended = stage.drive(&config, step, snapshots, confirm, &self.buckets, &self.catalog, &self.world, sightings).await?;
+        let ended = stage
+            .drive(&config, step, snapshots, confirm, &self.buckets, &self.catalog, &self.world, sightings)
+            .await?;
         stage.faults.arm(&[], &self.world)?;
         let applied = self.catalog.applied.load(Ordering::SeqCst) - applied;
         let posted = self.catalog.posted.load(Ordering::SeqCst) - posted;

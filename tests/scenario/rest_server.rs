@@ -143,7 +143,7 @@ impl Catalog {
         let mut tables = self.tables.lock().await;
         let entry = tables.get_mut(table).ok_or_else(|| format!("no table {table}"))?;
         entry.metadata = serde_json::from_slice(&bytes).map_err(|error| format!("{metadata}: {error}"))?;
-        entry.metadata_location = metadata.to_owned();
+        metadata.clone_into(&mut entry.metadata_location);
         Ok(())
     }
 

@@ -196,6 +196,7 @@ async fn note(work: &Work<'_>, list: &MarkList, report: &mut TableReport) -> Res
         objects: list.list.objects,
         bytes: list.list.bytes,
         due_at: list.due_at,
+        grace: list.due_at.since(list.created_at),
     });
     let detail =
         json!({ "marks": list.id, "objects": list.list.objects, "bytes": list.list.bytes, "due_at": list.due_at });

@@ -308,7 +308,7 @@ async fn close(
         hands.state.update_mark_list(&list.id, &written).await?;
     }
     let detail = json!({
-        "marks": list.id, "list": list.list.location, "outcomes": outcomes,
+        "marks": list.id, "list": list.list, "outcomes": outcomes,
         "deleted": objects, "bytes": bytes, "left": left.len(), "not_deleted": told.len(),
     });
     let outcome =

@@ -46,11 +46,11 @@ pub struct Hands {
     pub progress: Arc<Progress>,
 }
 
-/// The texts that a mark list's file starts with, beside its format.
+/// What the list file of an intent or of marks starts with, beside its format.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ListHeader {
-    /// The mark list's id.
-    pub marks: String,
+    /// The id of the intent or of the marks.
+    pub id: String,
     /// The table, with its catalog.
     pub table: String,
     /// The table's uuid.

@@ -287,6 +287,8 @@ pub struct MarksReport {
     pub bytes: u64,
     /// Not deleted before.
     pub due_at: Timestamp,
+    /// From the mark to that.
+    pub grace: Age,
 }
 
 /// What became of a mark list, or would become of it.

@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::inventory::world::{Surveyor, World};
 use crate::model::{Age, PlanId, RunId, SnapshotId, TableName, Timestamp};
 use crate::report::{Job, Outcome, RunReport, TableReport};
-use crate::state::{MarkFilter, MarkList, Plans, State};
+use crate::state::{LeaseGuard, MarkFilter, MarkList, Plans, State};
 use crate::storage::Storage;
 use crate::sweep;
 
@@ -75,6 +75,19 @@ impl Lake {
     /// The catalog of this name.
     pub fn catalog(&self, name: &str) -> Option<&Catalog> {
         self.catalogs.iter().find(|catalog| catalog.name() == name)
+    }
+
+    /// One run's work on the table with this uuid, under its lease.
+    fn work<'a>(
+        &'a self,
+        catalog: &'a Catalog,
+        run: &'a RunId,
+        actor: &'a str,
+        now: Timestamp,
+        (uuid, lease): (Uuid, Option<LeaseGuard>),
+    ) -> Work<'a> {
+        let (hands, catalogs, surveyor) = (&self.hands, &self.catalogs, &self.surveyor);
+        Work { hands, catalogs, surveyor, uuid, catalog, run, actor, now, lease }
     }
 
     /// A fresh listing of all catalogs, with the tables' folders.
@@ -334,17 +347,7 @@ async fn sweep_table(
             sweep::Mode::Apply => lease(&lake.hands.state, uuid, format!("sweep of {name}")).await?,
             sweep::Mode::Look => None,
         };
-        let mut work = Work {
-            hands: &lake.hands,
-            catalogs: &lake.catalogs,
-            surveyor: &lake.surveyor,
-            uuid,
-            catalog,
-            run,
-            actor: &request.actor,
-            now,
-            lease,
-        };
+        let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease));
         let done = sweep::table(&mut work, &name, mode, &mut report).await;
         work.end().await?;
         done

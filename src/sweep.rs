@@ -296,14 +296,19 @@ async fn close(
         // Under a new name: the list before stays, so that `why` can tell.
         let name = format!("marks/{}-{}.zst", list.id, Uuid::now_v7().simple());
         let location = hands.plans.location(&name)?;
-        let header =
-            json!({ "marks": list.id, "table": list.table.full(), "uuid": list.uuid, "before": list.list.location });
+        let header = ListHeader {
+            id: list.id.clone(),
+            table: list.table.full(),
+            uuid: list.uuid,
+            metadata_location: list.metadata_location.clone(),
+            locations: hands.storage.rules().clone(),
+        };
         let (file, written) = crate::state::ListWriter::write_all(&header, left.to_vec(), retained, &location)?;
         hands.plans.write(&name, file).await?;
         hands.state.update_mark_list(&list.id, &written).await?;
     }
     let detail = json!({
-        "marks": list.id, "list": list.list.location, "outcomes": outcomes,
+        "marks": list.id, "list": list.list, "outcomes": outcomes,
         "deleted": objects, "bytes": bytes, "left": left.len(), "not_deleted": told.len(),
     });
     let outcome =

@@ -7,7 +7,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::settle::{self, Inputs, Settled};
-use super::{Work, mark};
+use super::{ListHeader, Work, mark};
 use crate::catalog::{CommitOutcome, LoadedTable};
 use crate::error::Error;
 use crate::failpoint;
@@ -54,7 +54,13 @@ pub async fn expire(
         .collect();
     let intent_id = Uuid::now_v7().to_string();
     let location = work.hands.plans.location(&format!("intents/{intent_id}.zst"))?;
-    let header = json!({ "intent": intent_id, "table": plan.table.full(), "uuid": plan.uuid });
+    let header = ListHeader {
+        id: intent_id.clone(),
+        table: plan.table.full(),
+        uuid: plan.uuid,
+        metadata_location: base.metadata_location.clone(),
+        locations: work.hands.storage.rules().clone(),
+    };
     let (bytes, candidates) = ListWriter::write_all(&header, entries, &plan.retained, &location)?;
     work.hands.plans.write(&format!("intents/{intent_id}.zst"), bytes).await?;
     let intent = Intent {

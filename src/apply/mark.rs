@@ -23,11 +23,17 @@ pub(super) async fn intent(
     report: &mut TableReport,
 ) -> Result<(), Error> {
     let read = match work.hands.plans.read_list(&intent.candidates).await {
-        Ok(reader) => reader.read_all().map_err(PlansError::List),
+        Ok(reader) => {
+            let header: Option<ListHeader> = reader.header().ok();
+            reader.read_all().map(|(entries, retained)| (header, entries, retained)).map_err(PlansError::List)
+        }
         Err(error) => Err(error),
     };
+    // What a proof saw counts only where locations are still compared as it did.
+    let rules = work.hands.storage.rules();
     let (entries, retained) = match read {
-        Ok(read) => read,
+        Ok((Some(header), entries, retained)) if header.locations == *rules => (entries, retained),
+        Ok((_, entries, _)) => (entries, Vec::new()),
         Err(error) if error.is_lost() => return unusable(work, intent, &error.to_string(), report).await,
         Err(error) => return Err(error.into()),
     };
@@ -159,7 +165,7 @@ async fn write(
     let name = format!("marks/{id}.zst");
     let location = work.hands.plans.location(&name)?;
     let header = ListHeader {
-        marks: id.clone(),
+        id: id.clone(),
         table: intent.table.full(),
         uuid: intent.uuid,
         metadata_location: proof.location.to_owned(),
@@ -196,6 +202,7 @@ async fn note(work: &Work<'_>, list: &MarkList, report: &mut TableReport) -> Res
         objects: list.list.objects,
         bytes: list.list.bytes,
         due_at: list.due_at,
+        grace: list.due_at.since(list.created_at),
     });
     let detail =
         json!({ "marks": list.id, "objects": list.list.objects, "bytes": list.list.bytes, "due_at": list.due_at });

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::inventory::reach::{Reader, Scope};
 use crate::model::{FileKind, Location};
 use crate::run::{Lake, RunError};
-use crate::state::{Line, MarkFilter, MarkList, MarkStatus};
+use crate::state::{Line, ListFile, MarkFilter, MarkList, MarkStatus};
 
 /// Looks in keeps, in all mark lists and what became of them, and in the table whose folder it lies in.
 pub(super) async fn command(lake: &Lake, text: &str, json: bool) -> Result<u8, RunError> {
@@ -52,22 +52,34 @@ async fn in_list(lake: &Lake, list: &MarkList, location: &Location) -> Result<Op
         .map(|row| (row.at, run_of(&row.detail)))
         .filter(|(_, detail)| detail["marks"] == list.id)
         .collect();
-    if !holds(lake, list, location).await? {
-        return Ok(None);
-    }
+    // A sweep that left something put a list of that in the place of the list that it had.
+    let had = |detail: &Value| serde_json::from_value::<ListFile>(detail["list"].clone()).ok();
+    let mut is_marked = holds(lake, &list.list, location).await?;
     let mut text =
         format!("marked by job {} of {} at {}, list {}", list.job, list.table, list.created_at.show(), list.id);
     let mut what = "waits for the sweep";
-    for (at, detail) in &sweeps {
+    // Oldest first; what a sweep left is in the list that the next one had.
+    let sweeps: Vec<_> = sweeps.into_iter().rev().collect();
+    for (turn, (at, detail)) in sweeps.iter().enumerate() {
+        let Some(file) = had(detail) else { continue };
+        if !holds(lake, &file, location).await? {
+            continue;
+        }
+        is_marked = true;
         let because = match detail["outcomes"].as_str() {
             Some(file) => outcome(lake, file, location).await?,
             None => None,
         };
-        match because {
-            Some(because) => text = format!("{text}; swept at {}, and not deleted: {because}", at.show()),
-            None => text = format!("{text}; deleted by the sweep at {}", at.show()),
-        }
-        what = "was swept";
+        let next = sweeps.get(turn + 1).and_then(|(_, detail)| had(detail)).unwrap_or_else(|| list.list.clone());
+        let is_left = next != file && holds(lake, &next, location).await?;
+        (text, what) = match because {
+            Some(because) => (format!("{text}; swept at {}, and not deleted: {because}", at.show()), "was left"),
+            None if is_left => (format!("{text}; not come to by the sweep at {}", at.show()), "was left"),
+            None => (format!("{text}; deleted by the sweep at {}", at.show()), "was deleted"),
+        };
+    }
+    if !is_marked {
+        return Ok(None);
     }
     match list.status {
         MarkStatus::Void => text = format!("{text}; the list is void: {}", list.note.as_deref().unwrap_or_default()),
@@ -78,9 +90,9 @@ async fn in_list(lake: &Lake, list: &MarkList, location: &Location) -> Result<Op
     Ok(Some((text, value)))
 }
 
-async fn holds(lake: &Lake, list: &MarkList, location: &Location) -> Result<bool, RunError> {
+async fn holds(lake: &Lake, list: &ListFile, location: &Location) -> Result<bool, RunError> {
     let rules = lake.hands.storage.rules();
-    for line in lake.hands.plans.read_list(&list.list).await.map_err(failed)? {
+    for line in lake.hands.plans.read_list(list).await.map_err(failed)? {
         if let Line::Entry(entry) = line.map_err(failed)?
             && rules.parse(&entry.location).is_ok_and(|of| of == *location)
         {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::print;
 use super::text::{MAX_WIDTH, count, counted, minute, size};
-use crate::model::RefKind;
+use crate::model::{Age, RefKind};
 use crate::plan::retention::{RefDecision, RefVerdict, SnapshotVerdict};
 use crate::plan::{ExpiredBecause, KeptFile};
 use crate::report::{Because, Job, Outcome, PlanReport, RunReport, SweepReport, TableReport};
@@ -108,10 +108,10 @@ fn of_table(table: &TableReport, report: &RunReport, lines: &mut Vec<String>) {
         lines.push(format!("{name}: committed {}{refs} (metadata {file})", counted(commit.snapshots, "snapshot")));
     }
     for marks in &table.marks {
-        let when = if marks.due_at <= report.now {
+        let when = if marks.grace == Age::ZERO {
             "grace 0".to_owned()
         } else {
-            format!("deleted not before {} (grace {})", minute(marks.due_at), marks.due_at.since(report.now).show())
+            format!("deleted not before {} (grace {})", minute(marks.due_at), marks.grace)
         };
         let files = counted(marks.objects, "file");
         lines.push(format!("{name}: {files} marked, {}, {when}, list {}", size(marks.bytes), marks.id));

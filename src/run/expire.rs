@@ -56,17 +56,7 @@ pub(super) async fn table(
         return Ok(());
     }
     let lease = if request.apply { lease(&lake.hands.state, uuid, format!("expiry of {name}")).await? } else { None };
-    let mut work = Work {
-        hands: &lake.hands,
-        catalogs: &lake.catalogs,
-        surveyor: &lake.surveyor,
-        uuid,
-        catalog,
-        run,
-        actor: &request.actor,
-        now,
-        lease,
-    };
+    let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease));
     let done = under_lease(&mut work, request, world, name, uuid, report).await;
     work.end().await?;
     done

@@ -11,6 +11,7 @@
 mod bad_input;
 mod binary;
 mod crash;
+mod demo;
 mod lake;
 mod parity;
 mod parts;

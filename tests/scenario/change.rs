@@ -3,9 +3,10 @@
 
 use std::path::Path;
 
+use icewarden::apply::Hands;
 use icewarden::model::{TableName, Timestamp};
 use icewarden::run::Lake;
-use icewarden::state::{Hold, HoldScope, Keep};
+use icewarden::state::{Hold, HoldScope, Keep, PlansError};
 use serde::Deserialize;
 
 use super::format::time;
@@ -85,6 +86,13 @@ fn table_name(name: &str) -> TableName {
     }
 }
 
+/// An operator holds a table.
+pub(crate) async fn hold(hands: &Hands, table: &str) -> Result<(), PlansError> {
+    let (by, reason) = ("somebody".to_owned(), "a scenario".to_owned());
+    let hold = Hold { scope: HoldScope::Table(table_name(table)), by, reason, at: hands.clock.now() };
+    hands.plans.hold(&hands.state, &hold).await
+}
+
 impl Change {
     /// Changes the catalog, the store or the plans store.
     pub(crate) async fn outside(
@@ -131,10 +139,7 @@ impl Change {
         let (state, plans, now) = (&lake.hands.state, &lake.hands.plans, lake.hands.clock.now());
         let (by, reason) = ("somebody".to_owned(), "a scenario".to_owned());
         let done = match self {
-            Self::Hold { table } => {
-                let scope = HoldScope::Table(table_name(table));
-                plans.hold(state, &Hold { scope, by, reason, at: now }).await.map(|()| true)
-            }
+            Self::Hold { table } => hold(&lake.hands, table).await.map(|()| true),
             Self::ReleaseHold { table } => plans.release_hold(state, &HoldScope::Table(table_name(table))).await,
             Self::Keep { key } => {
                 let location = canonical(&world.resolve_one(key)?)?;

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 
+use futures::FutureExt;
 use icewarden::clock::Clock;
 use icewarden::config::{Config, Pattern, Sources};
 use icewarden::model::{Age, SnapshotId, Timestamp};
@@ -14,6 +15,7 @@ use icewarden::run::{self, Lake, RunError, RunRequest};
 use icewarden::state::Finding;
 use icewarden::storage::Storage;
 
+use super::change;
 use super::faults::Faults;
 use super::format::{JobWord, Step};
 use super::lake::World;
@@ -162,6 +164,11 @@ impl Stage {
         for change in &step.before {
             change.inside(&lake, world).await?;
         }
+        let hands = lake.hands.clone();
+        self.faults.on_hold(Box::new(move |table| {
+            let hands = hands.clone();
+            async move { change::hold(&hands, &table).await.unwrap() }.boxed()
+        }));
         // The process dies: whatever it was doing is dropped, and the lake with it.
         let ended = tokio::select! {
             ended = run::run(&lake, &request) => ended,

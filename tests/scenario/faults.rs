@@ -31,6 +31,8 @@ pub(crate) enum Act {
     Corrupt,
     /// Commits a `later` snapshot.
     Commit(String),
+    /// An operator holds the table of this name.
+    Hold(String),
 }
 
 /// What an operation is about.
@@ -52,13 +54,14 @@ struct Armed {
     seen: u64,
 }
 
-type Land = Box<dyn Fn(String) -> BoxFuture<'static, ()> + Send + Sync>;
+type Happen = Box<dyn Fn(String) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// The armed faults; shared by the catalog and the stores.
 #[derive(Default)]
 pub(crate) struct Faults {
     armed: Mutex<Vec<Armed>>,
-    land: OnceLock<Land>,
+    land: OnceLock<Happen>,
+    hold: Mutex<Option<Happen>>,
 }
 
 impl std::fmt::Debug for Faults {
@@ -76,8 +79,19 @@ impl Faults {
     }
 
     /// How `Commit` acts of stores reach the catalog.
-    pub(crate) fn on_commit(&self, land: Land) {
+    pub(crate) fn on_commit(&self, land: Happen) {
         assert!(self.land.set(land).is_ok(), "set once");
+    }
+
+    /// How `Hold` acts of stores reach the state of the step's lake.
+    pub(crate) fn on_hold(&self, hold: Happen) {
+        *self.hold.lock().unwrap() = Some(hold);
+    }
+
+    /// An operator holds a table.
+    pub(crate) async fn hold(&self, table: String) {
+        let holding = self.hold.lock().unwrap().as_ref().expect("a lake is open")(table);
+        holding.await;
     }
 
     /// Counts an operation, and says what befalls it.
@@ -106,8 +120,12 @@ impl Armed {
             | (On::Load | On::Get, "404" | "500")
             | (On::Delete, "404" | "403" | "500" | "503") => Act::Status(action.parse().map_err(|_| bad())?),
             (On::List | On::Delete, _) => {
-                let snapshot = action.strip_prefix("commit:").ok_or_else(bad)?;
-                Act::Commit(snapshot.to_owned())
+                let (what, name) = action.split_once(':').ok_or_else(bad)?;
+                match (spec.on, what) {
+                    (_, "commit") => Act::Commit(name.to_owned()),
+                    (On::Delete, "hold") => Act::Hold(name.to_owned()),
+                    _ => return Err(bad()),
+                }
             }
             (On::Commit, _) => first_change(action).ok_or_else(bad)?,
             _ => return Err(bad()),

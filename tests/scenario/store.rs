@@ -97,6 +97,7 @@ impl Inner {
         for act in self.faults.hit(On::Delete, Place::Location(&location)) {
             match act {
                 Act::Commit(snapshot) => self.faults.land(snapshot).await,
+                Act::Hold(table) => self.faults.hold(table).await,
                 act => return Err(failure(&act, &location)),
             }
         }

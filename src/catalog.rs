@@ -53,11 +53,7 @@ pub struct LoadedTable {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommitOutcome {
     /// It is the table's new state.
-    Committed {
-        /// Metadata files that fell off the log and are the client's to remove (SQL catalogs with
-        /// `write.metadata.delete-after-commit.enabled`).
-        fell_off_log: Vec<String>,
-    },
+    Committed,
     /// Somebody else was faster (409, or a lost compare-and-swap); nothing was changed.
     Conflict {
         /// In the catalog's words.

@@ -330,7 +330,7 @@ fn judge(status: StatusCode, body: &[u8]) -> CommitOutcome {
     let reason = complaint(status, body);
     match status {
         StatusCode::OK => match serde_json::from_slice::<CommitAnswer>(body) {
-            Ok(_) => CommitOutcome::Committed { fell_off_log: Vec::new() },
+            Ok(_) => CommitOutcome::Committed,
             // Something between us and the catalog answered.
             Err(error) => CommitOutcome::Unknown { reason: format!("the answer is no table: {error}") },
         },

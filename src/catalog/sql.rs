@@ -263,13 +263,7 @@ impl SqlCatalog {
             .await;
         match swapped.map(|done| done.rows_affected()) {
             Ok(0) => CommitOutcome::Conflict { reason: self.why_lost(base).await, left_behind: Some(location) },
-            Ok(_) => {
-                let removes = edited
-                    .state
-                    .property("write.metadata.delete-after-commit.enabled")
-                    .is_some_and(|value| value.eq_ignore_ascii_case("true"));
-                CommitOutcome::Committed { fell_off_log: if removes { edited.fell_off_log } else { Vec::new() } }
-            }
+            Ok(_) => CommitOutcome::Committed,
             Err(error) if was_not_applied(&error) => rejected(&error, Some(location)),
             Err(error) => CommitOutcome::Unknown { reason: format!("the catalog's answer was lost: {error}") },
         }

@@ -25,8 +25,6 @@ pub struct Edited {
     pub metadata: Vec<u8>,
     /// What it says.
     pub state: TableState,
-    /// Metadata files that were in the log and are not any more, oldest first.
-    pub fell_off_log: Vec<String>,
 }
 
 /// Why there is no next metadata file.
@@ -100,10 +98,10 @@ pub fn apply(
     for update in updates {
         draft.update(update)?;
     }
-    let (metadata, fell_off_log) = draft.finish(&state, base_location)?;
+    let metadata = draft.finish(&state, base_location)?;
     // Nothing is ever written that we could not read back.
     let state = parse(&metadata, "the new metadata")?;
-    Ok(Edited { metadata, state, fell_off_log })
+    Ok(Edited { metadata, state })
 }
 
 /// The metadata while it is edited: its fields, and those parts that updates reach into.
@@ -293,7 +291,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    fn finish(mut self, state: &TableState, base_location: &str) -> Result<(Vec<u8>, Vec<String>), EditError> {
+    fn finish(mut self, state: &TableState, base_location: &str) -> Result<Vec<u8>, EditError> {
         if !self.changed {
             return Err(EditError::NothingToChange);
         }
@@ -313,8 +311,8 @@ impl<'a> Draft<'a> {
         put_items(fields, "snapshot-log", &self.snapshot_log)?;
         put_items(fields, "statistics", &self.statistics)?;
         put_items(fields, "partition-statistics", &self.partition_statistics)?;
-        let fell_off_log = append_to_log(fields, &self.properties, state, base_location)?;
-        Ok((serde_json::to_vec(&self.fields)?, fell_off_log))
+        append_to_log(fields, &self.properties, state, base_location)?;
+        Ok(serde_json::to_vec(&self.fields)?)
     }
 
     /// A hole in the history would let a removed snapshot's successor seem current in its time, so history starts
@@ -375,7 +373,7 @@ fn append_to_log(
     properties: &Fields<'_>,
     state: &TableState,
     base_location: &str,
-) -> Result<Vec<String>, EditError> {
+) -> Result<(), EditError> {
     let last = MetadataLogEntry { timestamp_ms: state.last_updated.0, metadata_file: Cow::Borrowed(base_location) };
     let last = serde_json::value::to_raw_value(&last)?;
     let mut log: Vec<&RawValue> = fields.read("metadata-log")?;
@@ -384,17 +382,8 @@ fn append_to_log(
         .get("write.metadata.previous-versions-max")
         .and_then(|raw| raw.get().trim_matches('"').trim().parse::<i64>().ok())
         .map_or(PREVIOUS_VERSIONS_MAX, |max| usize::try_from(max).unwrap_or(0).max(1));
-    let (gone, left) = log.split_at(log.len().saturating_sub(longest));
-    let file = |raw: &&RawValue| -> Result<String, serde_json::Error> {
-        Ok(serde_json::from_str::<MetadataLogEntry<'_>>(raw.get())?.metadata_file.into_owned())
-    };
-    let kept = left.iter().map(file).collect::<Result<HashSet<_>, _>>()?;
-    let mut fell_off = gone.iter().map(file).collect::<Result<Vec<_>, _>>()?;
-    // A file that is logged twice (a pointer that was set back) is still needed.
-    fell_off.retain(|file| !kept.contains(file));
-    let left = left.to_vec();
-    fields.set("metadata-log", &left)?;
-    Ok(fell_off)
+    log.drain(..log.len().saturating_sub(longest));
+    Ok(fields.set("metadata-log", &log)?)
 }
 
 fn as_ref(reference: &SnapshotReference) -> Ref {

@@ -366,7 +366,7 @@ async fn a_commit_is_posted_in_the_specifications_words_with_one_snapshot_an_upd
         TableUpdate::RemoveStatistics { snapshot_id: 1 },
     ];
     let outcome = catalog.commit(&base(), &requirements, &updates).await;
-    assert_eq!(outcome, CommitOutcome::Committed { fell_off_log: vec![] });
+    assert_eq!(outcome, CommitOutcome::Committed);
     let asked = server.last();
     assert_eq!(asked.line, "POST /v1/namespaces/db/tables/t");
     assert_eq!(

@@ -111,7 +111,7 @@ async fn a_commit_writes_the_next_file_and_swaps_the_pointer_in_both_layouts() {
             TableRequirement::RefSnapshotIdMatch { r#ref: "main".into(), snapshot_id: Some(2) },
         ];
         let outcome = lake.catalog.commit(&base, &requirements, &remove_ref("old"), Timestamp(9000)).await;
-        assert_eq!(outcome, CommitOutcome::Committed { fell_off_log: vec![] });
+        assert_eq!(outcome, CommitOutcome::Committed);
         let after = lake.catalog.load(&table("t")).await.unwrap();
         assert_eq!(after.state.refs.keys().map(RefName::as_str).collect::<Vec<_>>(), ["main"]);
         assert_eq!(after.state.last_updated, Timestamp(9000));
@@ -208,23 +208,18 @@ async fn table_properties_say_where_and_how_files_are_written_and_removed() {
     let elsewhere = format!("file://{}/elsewhere/", lake.folder.path().display());
     metadata["properties"] = json!({
         "write.metadata.path": elsewhere, "write.metadata.compression-codec": "GZIP",
-        "write.metadata.previous-versions-max": "1", "write.metadata.delete-after-commit.enabled": "True",
+        "write.metadata.previous-versions-max": "1",
     });
     metadata["metadata-log"] = json!([{ "timestamp-ms": 1, "metadata-file": "file:/older" }]);
     lake.point_at(&lake.write("v12.metadata.json", &metadata).await).await;
     let base = lake.catalog.load(&table("t")).await.unwrap();
     let outcome = lake.catalog.commit(&base, &[], &remove_ref("old"), Timestamp(9)).await;
-    assert_eq!(outcome, CommitOutcome::Committed { fell_off_log: vec!["file:/older".into()] });
+    assert_eq!(outcome, CommitOutcome::Committed);
     let after = lake.catalog.load(&table("t")).await.unwrap();
     assert!(after.metadata_location.starts_with(&format!("{elsewhere}00013-")), "{}", after.metadata_location);
     assert!(after.metadata_location.ends_with(".gz.metadata.json"));
     assert!(storage().read(&after.metadata_location).await.unwrap().starts_with(&[0x1f, 0x8b]));
     assert!(after.metadata.starts_with(b"{"));
-
-    let updates =
-        [TableUpdate::RemoveProperties { removals: vec!["write.metadata.delete-after-commit.enabled".into()] }];
-    let outcome = lake.catalog.commit(&after, &[], &updates, Timestamp(9)).await;
-    assert_eq!(outcome, CommitOutcome::Committed { fell_off_log: vec![] }, "the new metadata decides");
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::inventory::world::{Surveyor, World};
 use crate::model::{Age, PlanId, RunId, SnapshotId, TableName, Timestamp};
 use crate::report::{Job, Outcome, RunReport, TableReport};
-use crate::state::{LeaseGuard, MarkFilter, MarkList, Plans, State};
+use crate::state::{Closed, LeaseGuard, MarkFilter, MarkList, Plans, State};
 use crate::storage::Storage;
 use crate::sweep;
 
@@ -277,48 +277,40 @@ fn failed(report: &mut TableReport, error: &Error) {
 async fn sweep_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) -> Result<(), RunError> {
     let state = &lake.hands.state;
     let open = state.marks(MarkFilter::Open, None).await.map_err(Error::from)?;
-    let waiting = open.iter().filter(|list| list.due_at > report.now);
-    let wanted = |list: &&MarkList| {
-        request.tables.is_empty() || request.tables.iter().any(|pattern| pattern.matches_table(&list.table))
+    let intents = state.tables_with_open_intents().await.map_err(Error::from)?;
+    if open.is_empty() && intents.is_empty() {
+        return Ok(());
+    }
+    // The second proof evaluates safety rule 6 on a fresh listing; it also tells what tables are called now.
+    let world = lake.survey().await?;
+    unlisted(&world, report);
+    let is_wanted = |uuid: Uuid, known_as: &TableName| {
+        let name = sweep::find(uuid, known_as, &world).map_or(known_as, |roots| &roots.table);
+        request.tables.is_empty() || request.tables.iter().any(|pattern| pattern.matches_table(name))
     };
-    for list in waiting.filter(wanted) {
-        report.notes.push(format!(
-            "{}: marks {} wait until {} (files: {})",
-            list.table,
-            list.id,
-            list.due_at.show(),
-            list.list.objects
-        ));
+    let (due, waiting): (Vec<&MarkList>, Vec<&MarkList>) =
+        open.iter().filter(|list| is_wanted(list.uuid, &list.table)).partition(|list| list.due_at <= report.now);
+    for list in waiting {
+        let until = list.due_at.show();
+        report
+            .notes
+            .push(format!("{}: marks {} wait until {until} (files: {})", list.table, list.id, list.list.objects));
     }
     // By uuid, since a table may have been renamed; an intent that a crash left open becomes marks first.
-    let mut due: BTreeMap<Uuid, Vec<MarkList>> = BTreeMap::new();
-    for list in open.iter().filter(|list| list.due_at <= report.now).filter(wanted) {
-        due.entry(list.uuid).or_default().push(list.clone());
+    let mut wanted: BTreeMap<Uuid, (TableName, Vec<MarkList>)> = BTreeMap::new();
+    for list in due {
+        wanted.entry(list.uuid).or_insert_with(|| (list.table.clone(), Vec::new())).1.push(list.clone());
     }
-    let mut wanted_tables: BTreeMap<Uuid, TableName> =
-        due.iter().filter_map(|(uuid, lists)| Some((*uuid, lists.first()?.table.clone()))).collect();
-    for (table, uuid) in state.tables_with_open_intents().await.map_err(Error::from)? {
-        if !request.tables.is_empty() && !request.tables.iter().any(|pattern| pattern.matches_table(&table)) {
-            continue;
-        }
+    for (table, uuid) in intents.into_iter().filter(|(table, uuid)| is_wanted(*uuid, table)) {
         if request.apply {
-            wanted_tables.entry(uuid).or_insert(table);
+            wanted.entry(uuid).or_insert((table, Vec::new()));
         } else {
             report.notes.push(format!("{table}: an earlier commit is not settled yet; a run with --apply settles it"));
         }
     }
-    if wanted_tables.is_empty() {
-        return Ok(());
-    }
-    // The second proof evaluates safety rule 6 on a fresh listing.
-    let world = lake.survey().await?;
-    unlisted(&world, report);
     let (run, now, world) = (&report.run, report.now, &*world);
-    let done: Vec<TableReport> = stream::iter(wanted_tables)
-        .map(|(uuid, table)| {
-            let lists = due.remove(&uuid).unwrap_or_default();
-            sweep_table(lake, request, run, now, world, (uuid, table), lists).boxed()
-        })
+    let done: Vec<TableReport> = stream::iter(wanted)
+        .map(|(uuid, (table, lists))| sweep_table(lake, request, run, now, world, (uuid, table), lists).boxed())
         .buffer_unordered(TABLES_IN_FLIGHT)
         .collect()
         .await;
@@ -340,7 +332,7 @@ async fn sweep_table(
     let mut report = TableReport::new(name.clone().unwrap_or(known_as));
     let done = async {
         let Some(name) = name else {
-            return gone(lake, world, &lists, now, mode, &mut report).await;
+            return gone(lake, world, uuid, &lists, now, mode, &mut report).await;
         };
         let catalog = lake.catalog(&name.catalog).ok_or_else(|| no_catalog(&name))?;
         let lease = match mode {
@@ -363,11 +355,23 @@ async fn sweep_table(
 async fn gone(
     lake: &Lake,
     world: &World,
+    uuid: Uuid,
     lists: &[MarkList],
     now: Timestamp,
     mode: sweep::Mode,
     report: &mut TableReport,
 ) -> Result<(), Error> {
+    if mode == sweep::Mode::Apply {
+        let catalog = report.table.catalog.clone();
+        let is_known_gone =
+            !world.unlisted.contains_key(&catalog) && !world.tables.iter().any(|table| table.name == report.table);
+        for intent in lake.hands.state.open_intents(&catalog, uuid).await? {
+            if is_known_gone {
+                lake.hands.state.close_intent(&intent.id, Closed::Void, now).await?;
+            }
+            report.ended(Outcome::Partial, "an earlier commit cannot be settled: no catalog has its table any more");
+        }
+    }
     let listed: BTreeSet<&TableName> = world.tables.iter().map(|table| &table.name).collect();
     for list in lists {
         if let Some(error) = world.unlisted.get(&list.table.catalog) {

@@ -126,7 +126,7 @@ async fn conclude(
     report: &mut TableReport,
 ) -> Result<Concluded, Error> {
     match outcome {
-        CommitOutcome::Committed { .. } => {
+        CommitOutcome::Committed => {
             let current = work.load(&intent.table).await?;
             let settled = settle::settle(&work.hands.storage, intent, Some(base), &current).await;
             if matches!(settled, Settled::NotApplied | Settled::OtherTable) {

@@ -419,7 +419,7 @@ async fn what_an_answer_to_a_commit_means() {
         let catalog = open(&server, storage()).await;
         let outcome = catalog.commit(&base(), &[], &[]).await;
         let (found, reason) = match &outcome {
-            CommitOutcome::Committed { .. } => ("committed", ""),
+            CommitOutcome::Committed => ("committed", ""),
             CommitOutcome::Conflict { reason, left_behind: None } => ("conflict", reason.as_str()),
             CommitOutcome::Rejected { reason, left_behind: None } => ("rejected", reason.as_str()),
             CommitOutcome::Unknown { reason } => ("unknown", reason.as_str()),

@@ -90,7 +90,7 @@ fn remove_ref(name: &str) -> [TableUpdate; 1] {
 
 fn reason(outcome: &CommitOutcome) -> &str {
     match outcome {
-        CommitOutcome::Committed { .. } => "committed",
+        CommitOutcome::Committed => "committed",
         CommitOutcome::Conflict { reason, .. }
         | CommitOutcome::Unknown { reason }
         | CommitOutcome::Rejected { reason, .. } => reason,
@@ -137,8 +137,8 @@ async fn of_two_commits_on_one_base_exactly_one_wins_and_the_other_names_its_fil
             lake.catalog.commit(&base, &[], &updates_b, Timestamp(9)),
         );
         let (winner_removed, loser) = match (&a, &b) {
-            (CommitOutcome::Committed { .. }, loser) => ("old", loser),
-            (loser, CommitOutcome::Committed { .. }) => ("dev", loser),
+            (CommitOutcome::Committed, loser) => ("old", loser),
+            (loser, CommitOutcome::Committed) => ("dev", loser),
             other => panic!("{other:?}"),
         };
         let after = lake.catalog.load(&table("t")).await.unwrap();

@@ -15,3 +15,4 @@ mod lake;
 mod parity;
 mod parts;
 mod race;
+mod s3;

@@ -16,3 +16,4 @@ mod lake;
 mod parity;
 mod parts;
 mod race;
+mod s3;

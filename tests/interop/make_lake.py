@@ -1,17 +1,18 @@
 """Makes a small lake with pyiceberg: seven tables, 67 snapshots up to 30 days old, branches, tags, orphans.
 
-    python make_lake.py DIR
+    python make_lake.py DIR [--warehouse LOCATION] [--prop NAME=VALUE]... [--odd]
 
 SQLite catalog DIR/catalog.db (catalog name "lake"), warehouse file://DIR/warehouse. A clock set back makes the times of
 snapshots and logs real, and every file gets the time of the snapshot that wrote it. DIR/orphans.json lists the planted
-orphans: table, path, age in days.
+orphans: table, path, age in days. A warehouse elsewhere, reached by properties such as s3.endpoint, has objects as old
+as they are and no orphans. --odd adds a table whose keys have to be quoted.
 """
 
+import argparse
 import contextlib
 import datetime as dt
 import json
 import os
-import sys
 import time
 import uuid
 import warnings
@@ -58,7 +59,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec  # noqa: E402
 from pyiceberg.schema import Schema  # noqa: E402
 from pyiceberg.table.snapshots import Operation  # noqa: E402
 from pyiceberg.table.update.snapshot import _FastAppendFiles  # noqa: E402
-from pyiceberg.transforms import DayTransform  # noqa: E402
+from pyiceberg.transforms import DayTransform, IdentityTransform  # noqa: E402
 from pyiceberg.types import LongType, NestedField, StringType, TimestampType  # noqa: E402
 
 DAY_MS = 86_400_000
@@ -217,6 +218,25 @@ def make_plain(catalog, name, properties, days):
         table.append(rows(5, day))
 
 
+ODD_NOTES = ["a/b", "new york", "1+1=2", "100%", "%2F", "\u00e9", "e\u0301", "日本", "~*'()!"]
+
+
+def make_odd(catalog, warehouse):
+    """Partitions and a folder with names that have to be quoted; all of the first snapshot's rows are replaced."""
+    by_note = PartitionSpec(PartitionField(source_id=3, field_id=1000, transform=IdentityTransform(), name="note"))
+    location = f"{warehouse}/ops/odd + %2F é e\u0301&"
+    at(10)
+    table = catalog.create_table("ops.odd", SCHEMA, location, by_note, properties={"format-version": "2"})
+
+    def odd_rows(days_ago):
+        plain = rows(len(ODD_NOTES), days_ago)
+        return plain.set_column(2, "note", pa.array(ODD_NOTES))
+
+    table.append(odd_rows(10))
+    at(2)
+    table.overwrite(odd_rows(2))
+
+
 # ---- What is on the disk.
 def set_time(location, seconds):
     with contextlib.suppress(FileNotFoundError):
@@ -267,9 +287,17 @@ def plant_orphans(catalog, root):
 
 
 def main():
-    root = os.path.abspath(sys.argv[1])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("dir")
+    parser.add_argument("--warehouse")
+    parser.add_argument("--prop", action="append", default=[])
+    parser.add_argument("--odd", action="store_true")
+    args = parser.parse_args()
+    root = os.path.abspath(args.dir)
     os.makedirs(root)
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{root}/catalog.db", warehouse=f"file://{root}/warehouse")
+    warehouse = args.warehouse or f"file://{root}/warehouse"
+    properties = dict(prop.split("=", 1) for prop in args.prop)
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{root}/catalog.db", warehouse=warehouse, **properties)
     for namespace in ("sales", "ops"):
         catalog.create_namespace(namespace)
     make_orders(catalog)
@@ -279,11 +307,14 @@ def main():
     make_plain(catalog, "ops.frozen", {"gc.enabled": "false"}, (30, 20, 10))
     make_plain(catalog, "ops.v1table", {"format-version": "1"}, (30, 20, 10))
     make_plain(catalog, "ops.empty", {}, ())
+    if args.odd:
+        make_odd(catalog, warehouse)
     at(0)
-    for namespace in ("sales", "ops"):
-        for name in catalog.list_tables(namespace):
-            age_files(catalog.load_table(name))
-    plant_orphans(catalog, root)
+    if not args.warehouse:
+        for namespace in ("sales", "ops"):
+            for name in catalog.list_tables(namespace):
+                age_files(catalog.load_table(name))
+        plant_orphans(catalog, root)
 
 
 main()

@@ -8,7 +8,7 @@ use crate::parts::{JavaExpiry, java_expire};
 
 /// The tables of the pyiceberg lake with what Java expires when older than 5 days, keep 1: snapshots and files.
 /// One of sales.orders is a metadata file that falls off the log.
-const TABLES: [(&str, usize, usize); 7] = [
+pub(crate) const TABLES: [(&str, usize, usize); 7] = [
     ("ops.empty", 0, 0),
     ("ops.events", 6, 6),
     ("ops.frozen", 0, 0),

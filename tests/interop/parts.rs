@@ -1,4 +1,5 @@
-//! The parts that `tests/run` fetched: Python with pyiceberg, and Iceberg Java's oracle, writer and REST catalog.
+//! The parts that `tests/run` fetched: Python with pyiceberg and moto's S3 server, and Iceberg Java's oracle, writer and
+//! REST catalog.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -22,8 +23,15 @@ pub(crate) fn output(command: &mut Command) -> String {
 
 /// Runs one of our Python scripts.
 pub(crate) fn python(script: &str, lake: &Path) -> String {
+    output(script_of_ours(script).arg(lake))
+}
+
+/// One of our Python scripts, to be given arguments.
+fn script_of_ours(script: &str) -> Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop").join(script);
-    output(Command::new(variable("ICEWARDEN_PYTHON")).arg(script).arg(lake))
+    let mut command = Command::new(variable("ICEWARDEN_PYTHON"));
+    command.arg(script);
+    command
 }
 
 /// Java, told to start fast; `classpath` is the variable that holds it.
@@ -54,6 +62,17 @@ pub(crate) fn java_expire(lake: &Path, older_than: &str, keep: &str, tables: &[&
     expiries.map(|expiry| (expiry.table.clone(), expiry)).collect()
 }
 
+/// Starts a server that says `listening PORT` when it is ready, and ends at the end of its stdin; its address.
+fn listening(mut command: Command) -> (Child, String) {
+    let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut process = started.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+    let mut line = String::new();
+    BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let port = line.trim().strip_prefix("listening ").unwrap_or_else(|| panic!("{command:?} said {line:?}"));
+    let address = format!("http://127.0.0.1:{port}");
+    (process, address)
+}
+
 /// Iceberg's own REST catalog on a lake's SQLite file; ends when dropped.
 pub(crate) struct RestCatalog {
     process: Child,
@@ -65,11 +84,8 @@ impl RestCatalog {
         let mut command = java("ICEWARDEN_JAVA_REST");
         command.args(["org.apache.iceberg.rest.RestFixture", "lake"]).arg(lake.join("catalog.db"));
         command.arg(format!("file://{}/warehouse", lake.display()));
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("java starts");
-        let mut line = String::new();
-        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let port = line.trim().strip_prefix("listening ").unwrap_or_else(|| panic!("RestFixture said {line:?}"));
-        Self { uri: format!("http://127.0.0.1:{port}"), process }
+        let (process, uri) = listening(command);
+        Self { process, uri }
     }
 
     /// Writes a format 3 table with Iceberg Java.
@@ -106,6 +122,63 @@ impl Drop for RestCatalog {
     fn drop(&mut self) {
         // It ends at the end of its stdin.
         drop(self.process.stdin.take());
+        let _ended = self.process.wait();
+    }
+}
+
+/// An S3 server in memory with one bucket, `lake`; ends when dropped.
+pub(crate) struct S3Server {
+    process: Child,
+    pub(crate) endpoint: String,
+}
+
+impl S3Server {
+    /// With the objects of an archive that [`Self::save`] made.
+    pub(crate) fn serve(archive: Option<&Path>) -> Self {
+        let mut command = script_of_ours("s3_server.py");
+        command.args(archive);
+        let (process, endpoint) = listening(command);
+        Self { process, endpoint }
+    }
+
+    /// Runs one of our Python scripts on a lake whose storage is here.
+    pub(crate) fn python(&self, script: &str, lake: &Path, arguments: &[&str]) -> String {
+        let mut command = script_of_ours(script);
+        command.arg(lake).args(arguments).arg("--prop").arg(format!("s3.endpoint={}", self.endpoint));
+        let properties = ["s3.access-key-id=test", "s3.secret-access-key=testtest", "s3.region=us-east-1"];
+        output(command.args(properties.iter().flat_map(|property| ["--prop", property])))
+    }
+
+    /// Every object's key and digest, by a plain client.
+    pub(crate) fn objects(&self) -> BTreeMap<String, String> {
+        serde_json::from_str(&self.act(&["list"], &[])).unwrap()
+    }
+
+    /// Copies all objects into an archive.
+    pub(crate) fn save(&self, archive: &Path) {
+        self.act(&["save", archive.to_str().unwrap()], &[]);
+    }
+
+    /// Writes an object to each of these keys.
+    pub(crate) fn put(&self, keys: &[String]) {
+        self.act(&["put"], keys);
+    }
+
+    /// Deletes these.
+    pub(crate) fn delete(&self, keys: &[String]) {
+        self.act(&["delete"], keys);
+    }
+
+    fn act(&self, arguments: &[&str], keys: &[String]) -> String {
+        let mut command = script_of_ours("s3_objects.py");
+        command.arg(&self.endpoint).args(arguments).arg(serde_json::to_string(keys).unwrap());
+        output(&mut command)
+    }
+}
+
+impl Drop for S3Server {
+    fn drop(&mut self) {
+        let _killed = self.process.kill();
         let _ended = self.process.wait();
     }
 }

@@ -1,10 +1,13 @@
 """Reads every row of every snapshot of every table of a lake with pyiceberg.
 
-    python read_rows.py DIR
+    python read_rows.py DIR [--prop NAME=VALUE]... [--files]
 
-Prints {table: {"refs": {name: snapshot id}, "snapshots": {snapshot id: "rows sha256"}}} as JSON.
+Prints {table: {"refs": {name: snapshot id}, "snapshots": {snapshot id: "rows sha256"}}} as JSON, with --files also
+"files": {snapshot id: [manifest list, manifests, live files]}, and "metadata": [the current metadata file, those of the
+log]. Properties, such as s3.endpoint, tell how storage is reached.
 """
 
+import argparse
 import hashlib
 import json
 import sys
@@ -20,17 +23,40 @@ def digest(table, snapshot_id):
     return f"{read.num_rows} {hashlib.sha256(repr(read.to_pylist()).encode()).hexdigest()}"
 
 
+def files(table, snapshot, read):
+    """`read` holds the live files of the manifests that were read already."""
+    manifests = snapshot.manifests(table.io)
+    for manifest in manifests:
+        if manifest.manifest_path not in read:
+            entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+            read[manifest.manifest_path] = [entry.data_file.file_path for entry in entries]
+    live = [file for manifest in manifests for file in read[manifest.manifest_path]]
+    return [snapshot.manifest_list, *(manifest.manifest_path for manifest in manifests), *live]
+
+
 def main():
-    root = sys.argv[1]
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{root}/catalog.db", warehouse=f"file://{root}/warehouse")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("dir")
+    parser.add_argument("--prop", action="append", default=[])
+    parser.add_argument("--files", action="store_true")
+    args = parser.parse_args()
+    catalog = SqlCatalog(
+        "lake", uri=f"sqlite:///{args.dir}/catalog.db", warehouse=f"file://{args.dir}/warehouse",
+        **dict(prop.split("=", 1) for prop in args.prop),
+    )
     lake = {}
     for namespace in catalog.list_namespaces():
         for name in catalog.list_tables(namespace):
             table = catalog.load_table(name)
-            lake[".".join(name)] = {
+            found = lake[".".join(name)] = {
                 "refs": {ref: target.snapshot_id for ref, target in table.metadata.refs.items()},
                 "snapshots": {s.snapshot_id: digest(table, s.snapshot_id) for s in table.metadata.snapshots},
             }
+            if args.files:
+                read = {}
+                found["files"] = {s.snapshot_id: files(table, s, read) for s in table.metadata.snapshots}
+                log = [entry.metadata_file for entry in table.metadata.metadata_log]
+                found["metadata"] = [table.metadata_location, *log]
     json.dump(lake, sys.stdout)
 
 

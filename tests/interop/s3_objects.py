@@ -1,0 +1,44 @@
+"""Looks at the bucket "lake" of an S3 server from outside, and changes it.
+
+    python s3_objects.py ENDPOINT list               {key: "size tag"} as JSON; the tag is a digest of the content
+    python s3_objects.py ENDPOINT save ARCHIVE       a zip of keys
+    python s3_objects.py ENDPOINT put KEYS           writes each key of a JSON array; its content tells the key
+    python s3_objects.py ENDPOINT delete KEYS        deletes each key of a JSON array
+"""
+
+import json
+import sys
+import zipfile
+
+import boto3
+from botocore.config import Config
+
+
+def main():
+    endpoint, act = sys.argv[1:3]
+    s3 = boto3.client(
+        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="test",
+        aws_secret_access_key="testtest", config=Config(s3={"addressing_style": "path"}),
+    )
+
+    def objects():
+        for page in s3.get_paginator("list_objects_v2").paginate(Bucket="lake"):
+            yield from page.get("Contents", [])
+
+    if act == "list":
+        json.dump({found["Key"]: f"{found['Size']} {found['ETag']}" for found in objects()}, sys.stdout)
+    elif act == "save":
+        with zipfile.ZipFile(sys.argv[3], "w") as archive:
+            for found in objects():
+                archive.writestr(found["Key"], s3.get_object(Bucket="lake", Key=found["Key"])["Body"].read())
+    elif act == "put":
+        for key in json.loads(sys.argv[3]):
+            s3.put_object(Bucket="lake", Key=key, Body=f"near miss {key}".encode())
+    elif act == "delete":
+        for key in json.loads(sys.argv[3]):
+            s3.delete_object(Bucket="lake", Key=key)
+    else:
+        sys.exit(f"unknown: {act}")
+
+
+main()

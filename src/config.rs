@@ -22,7 +22,8 @@ mod raw;
 mod reader;
 
 pub use policy::{
-    EffectiveExpire, EffectivePolicy, Exclusive, Mode, OnPrClosed, Pattern, Policy, PolicyExpire, RefRule, Sourced,
+    EffectiveExpire, EffectivePolicy, Exclusive, Mode, OnPrClosed, Pattern, Policy, PolicyExpire, RefRule, RefRules,
+    Sourced,
 };
 pub use problem::{ConfigError, Position, Problem, Severity};
 

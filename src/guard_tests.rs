@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 use super::*;
-use crate::config::Config;
+use crate::config::{Config, RefRules};
 use crate::model::table::tests::empty_table;
 use crate::model::{
     Candidate, FileKind, ManifestSource, Ref, RefKind, RefName, Retention, Snapshot, SnapshotId, TableName, Timestamp,
@@ -47,6 +47,7 @@ fn world() -> (TableState, Place, ExpirePlan) {
         max_ref_age: Sourced::new(None, Source::Iceberg),
         floor: Age::hours(1),
         snapshots: BTreeSet::new(),
+        rules: RefRules::default(),
     };
     let retention = retention::plan(&state, &values).unwrap();
     let steps = steps(&retention, 10);

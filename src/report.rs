@@ -225,6 +225,11 @@ pub struct PlanReport {
 const EXAMPLES: usize = 5;
 
 impl PlanReport {
+    /// Whether it says only why things stay.
+    pub fn is_empty(&self) -> bool {
+        self.commits == 0
+    }
+
     /// The short form of a plan.
     pub fn of(plan: &ExpirePlan, id: PlanId) -> Self {
         let mut expired_by: BTreeMap<ExpiredBecause, u64> = BTreeMap::new();

@@ -35,7 +35,7 @@ pub(crate) fn lines(report: &RunReport, request: &RunRequest) -> Vec<String> {
     let mut quiet = 0_u64;
     for table in &report.tables {
         let has_nothing = table.outcome == Outcome::Done
-            && table.plan.is_none()
+            && table.plan.as_ref().is_none_or(|plan| report.applied && plan.is_empty())
             && table.commits.is_empty()
             && table.marks.is_empty()
             && table.sweeps.is_empty();
@@ -59,7 +59,8 @@ pub(crate) fn lines(report: &RunReport, request: &RunRequest) -> Vec<String> {
     lines.extend(report.notes.iter().cloned());
     let acts = report.tables.iter().any(|table| {
         table.outcome <= Outcome::Partial
-            && (table.plan.is_some() || table.sweeps.iter().any(|sweep| sweep.would_delete > 0))
+            && (table.plan.as_ref().is_some_and(|plan| !plan.is_empty())
+                || table.sweeps.iter().any(|sweep| sweep.would_delete > 0))
     });
     if !report.applied && acts {
         lines.push(format!("nothing was changed; to go on: {}", command(request)));
@@ -158,6 +159,19 @@ fn of_plan(table: &TableReport, plan: &PlanReport, report: &RunReport, lines: &m
             lines.push(format!("  {:<28} and {} more", "", dropped.len() - SHOWN));
         }
     }
+    let spared: Vec<&RefDecision> = plan.refs.iter().filter(|decision| decision.verdict.is_spared()).collect();
+    let mut lead = if dropped.is_empty() {
+        format!("refs        keep {} for now", spared.len())
+    } else {
+        format!("            keep {} for now", spared.len())
+    };
+    for decision in spared.iter().take(SHOWN) {
+        lines.push(format!("  {lead:<28} {:<12} {}", decision.name.as_str(), ref_text(decision)));
+        lead = String::new();
+    }
+    if spared.len() > SHOWN {
+        lines.push(format!("  {:<28} and {} more", "", spared.len() - SHOWN));
+    }
     let kept: u64 = plan.kept_by.iter().map(|(_, count)| count).sum();
     if !plan.expired.is_empty() {
         let gone = plan.expired.len() as u64;
@@ -221,6 +235,10 @@ fn ref_text(decision: &RefDecision) -> String {
         }
         RefVerdict::DropDangling => {
             format!("{what}points at snapshot {}, which the table does not have", decision.snapshot)
+        }
+        RefVerdict::KeepProtected { policy, rule, age } => {
+            let is = age.map_or_else(|| "points at nothing".to_owned(), |age| format!("head {} old", age.show()));
+            format!("{what}{is}, but policy {policy} protects {rule}")
         }
         RefVerdict::KeepMain | RefVerdict::KeepNoAge | RefVerdict::KeepYoung { .. } => format!("{what}stays"),
     }

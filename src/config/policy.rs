@@ -3,14 +3,14 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::problem::Position;
 use crate::model::{Age, RefKind, RefName, TableName};
 
 /// A name pattern; `*` matches any text, dots included.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Pattern(String);
 
@@ -84,7 +84,7 @@ pub struct PolicyExpire {
 }
 
 /// A rule for the branches, or the tags, of one name pattern. A key that is not there says nothing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefRule {
     /// For which refs.
     pub name: Pattern,
@@ -94,7 +94,7 @@ pub struct RefRule {
     pub max_lifetime: Option<Age>,
     /// Branches only: what the close of its pull request means.
     pub on_pr_closed: Option<OnPrClosed>,
-    /// Never dropped by a policy.
+    /// Never dropped by an expiry, whatever its age.
     pub protected: Option<bool>,
     /// Branches only: snapshots to keep.
     pub retain_last: Option<u32>,
@@ -103,7 +103,7 @@ pub struct RefRule {
 }
 
 /// What the close of a pull request means for its branch; from safest on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnPrClosed {
     /// Nothing.
@@ -137,7 +137,7 @@ pub struct Exclusive {
 }
 
 /// A value and the pattern that it came by.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sourced<T> {
     /// The value.
     pub value: T,
@@ -154,6 +154,13 @@ pub struct EffectivePolicy {
     pub mode: Option<Sourced<Mode>>,
     /// That the table's folders are its own.
     pub exclusive: Option<Sourced<Exclusive>>,
+    /// About single refs.
+    pub rules: RefRules,
+}
+
+/// The rules for the refs of one table.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefRules {
     /// The lists of rules for branches: one, or several of equally literal patterns.
     pub refs: Vec<Sourced<Vec<RefRule>>>,
     /// The lists of rules for tags, likewise.
@@ -188,8 +195,10 @@ impl EffectivePolicy {
             },
             mode: winner(&matching, |policy| policy.mode, Ord::min),
             exclusive: winner(&matching, |policy| policy.exclusive.clone(), |left, right| left.in_both(&right)),
-            refs: most_literal(&matching, |policy| policy.refs.clone()),
-            tags: most_literal(&matching, |policy| policy.tags.clone()),
+            rules: RefRules {
+                refs: most_literal(&matching, |policy| policy.refs.clone()),
+                tags: most_literal(&matching, |policy| policy.tags.clone()),
+            },
         }
     }
 
@@ -197,19 +206,32 @@ impl EffectivePolicy {
     pub fn mode(&self) -> Mode {
         self.mode.as_ref().map_or(Mode::Sweep, |mode| mode.value)
     }
+}
 
+impl RefRules {
     /// The rule for a ref of this name. In each list the first match counts; of several lists of equally
     /// literal patterns the safer value counts, key by key.
     pub fn rule_for(&self, kind: RefKind, name: &RefName) -> Option<Sourced<RefRule>> {
+        let firsts = self.firsts(kind, name).map(|(first, pattern)| Sourced { value: first.clone(), pattern });
+        firsts.reduce(|left, right| Sourced { value: left.value.safer(&right.value), pattern: left.pattern })
+    }
+
+    /// The rule that protects a ref of this name, if one does, with the pattern of its policy.
+    pub fn protecting(&self, kind: RefKind, name: &RefName) -> Option<Sourced<Pattern>> {
+        let (rule, pattern) = self.firsts(kind, name).find(|(first, _)| first.protected == Some(true))?;
+        Some(Sourced { value: rule.name.clone(), pattern })
+    }
+
+    /// Of each list the first rule that matches, with the pattern of its policy.
+    fn firsts(&self, kind: RefKind, name: &RefName) -> impl Iterator<Item = (&RefRule, Pattern)> {
         let lists = match kind {
             RefKind::Branch => &self.refs,
             RefKind::Tag => &self.tags,
         };
-        let firsts = lists.iter().filter_map(|list| {
+        lists.iter().filter_map(|list| {
             let first = list.value.iter().find(|rule| rule.name.matches(name.as_str()))?;
-            Some(Sourced { value: first.clone(), pattern: list.pattern.clone() })
-        });
-        firsts.reduce(|left, right| Sourced { value: left.value.safer(&right.value), pattern: left.pattern })
+            Some((first, list.pattern.clone()))
+        })
     }
 }
 
@@ -433,7 +455,7 @@ mod tests {
             Policy { refs: Some(vec![rule("pr_1*", Some(5)), rule("pr_*", Some(3))]), ..policy(&["sales.*"]) };
         let effective = EffectivePolicy::of(&[general, special], &table("lake", "sales.orders"));
         let of = |kind, name: &str| {
-            let rule = effective.rule_for(kind, &name.into())?;
+            let rule = effective.rules.rule_for(kind, &name.into())?;
             Some((rule.value.max_age.unwrap(), rule.pattern.to_string()))
         };
         assert_eq!(of(RefKind::Branch, "pr_12"), Some((Age::days(5), "sales.*".to_owned())));
@@ -470,7 +492,11 @@ mod tests {
             retain_last: Some(2),
             set_retention: Some(false),
         };
-        assert_eq!(effective.rule_for(RefKind::Branch, &"pr_1".into()), sourced(expected, "sales.*"));
+        assert_eq!(effective.rules.rule_for(RefKind::Branch, &"pr_1".into()), sourced(expected, "sales.*"));
+        // Protected by the second list: its own name pattern is told.
+        let protecting = |kind| effective.rules.protecting(kind, &"pr_1".into());
+        assert_eq!(protecting(RefKind::Branch), sourced(Pattern::new("*"), "sales.*"));
+        assert_eq!(protecting(RefKind::Tag), None);
     }
 
     /// By definition: each star tried at every length.

@@ -1,7 +1,7 @@
 //! Which refs and snapshots go: equal to Java's `RemoveSnapshots`, with the floor of safety rule 5 on top.
 //!
 //! - `main` stays. Any other ref stays while the age of its head is at most its `max-ref-age` (its own, else
-//!   the table's). A ref to a snapshot that is not there goes.
+//!   the table's). A ref to a snapshot that is not there goes. A policy's `protected` keeps either.
 //! - The head of every retained ref stays.
 //! - A retained branch keeps ancestors from its head on, while fewer than its minimum are kept or the snapshot
 //!   is not older than its age; the walk ends at the first that fails both. The cutoff is inclusive.
@@ -68,12 +68,26 @@ pub enum RefVerdict {
     },
     /// It points at a snapshot that the table does not have.
     DropDangling,
+    /// It would go, but a policy protects it.
+    KeepProtected {
+        /// The pattern of the policy's `tables`.
+        policy: String,
+        /// The pattern of the rule's `name`.
+        rule: String,
+        /// Of its head, where the table has it.
+        age: Option<Age>,
+    },
 }
 
 impl RefVerdict {
     /// Whether the ref goes.
     pub fn drops(&self) -> bool {
         matches!(self, Self::DropAged { .. } | Self::DropDangling)
+    }
+
+    /// Whether the ref stays although its age, or what it points at, would let it go.
+    pub fn is_spared(&self) -> bool {
+        matches!(self, Self::KeepProtected { .. })
     }
 }
 
@@ -139,6 +153,11 @@ impl RetentionPlan {
     /// The snapshots that go, oldest first.
     pub fn expired(&self) -> impl Iterator<Item = &SnapshotDecision> {
         self.snapshots.iter().filter(|decision| matches!(decision.verdict, SnapshotVerdict::Expire(_)))
+    }
+
+    /// Whether anything stays that would go but for a policy or an operator's word about it.
+    pub fn spares(&self) -> bool {
+        self.refs.iter().any(|decision| decision.verdict.is_spared())
     }
 
     /// Whether nothing goes.
@@ -208,13 +227,20 @@ fn ref_verdict(name: &RefName, r: &Ref, head: Option<&Snapshot>, values: &Expire
     if name.is_main() {
         return RefVerdict::KeepMain;
     }
-    let Some(head) = head else { return RefVerdict::DropDangling };
+    let protected = |age| {
+        let by = values.rules.protecting(r.kind, name)?;
+        Some(RefVerdict::KeepProtected { policy: by.pattern.to_string(), rule: by.value.to_string(), age })
+    };
+    let Some(head) = head else { return protected(None).unwrap_or(RefVerdict::DropDangling) };
     let own = r.retention.max_ref_age_ms.map(|ms| Sourced::new(Age(ms), Source::Ref));
     let table = values.max_ref_age.value.map(|age| Sourced::new(age, values.max_ref_age.source.clone()));
     let Some(limit) = own.or(table) else { return RefVerdict::KeepNoAge };
     let limit = if limit.value < values.floor { Sourced::new(values.floor, Source::Floor) } else { limit };
     let age = values.now.since(head.at);
-    if age <= limit.value { RefVerdict::KeepYoung { age, limit } } else { RefVerdict::DropAged { age, limit } }
+    if age <= limit.value {
+        return RefVerdict::KeepYoung { age, limit };
+    }
+    protected(Some(age)).unwrap_or(RefVerdict::DropAged { age, limit })
 }
 
 fn named_heads(kept_refs: &[(&RefName, &Ref)], values: &ExpireValues) -> Result<(), NamedHead> {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::config::{Pattern, RefRule, RefRules};
 use crate::model::table::tests::empty_table;
 use crate::model::{ManifestSource, Retention};
 
@@ -56,6 +57,7 @@ fn values(older_than_days: i64, retain_last: i64) -> ExpireValues {
         max_ref_age: Sourced::new(None, Source::Iceberg),
         floor: Age::hours(1),
         snapshots: BTreeSet::new(),
+        rules: RefRules::default(),
     }
 }
 
@@ -207,6 +209,60 @@ fn nothing_younger_than_the_floor_goes_whatever_is_asked_for() {
     };
     let at_floor = table(vec![snapshot(2, None, 1.0), snapshot(3, Some(2), 0.1)], vec![("main", branch(3))]);
     assert_eq!(expired(&at_floor, &named), [2], "exactly as old as the floor");
+}
+
+/// A policy whose first rules name these patterns, and whether each protects.
+fn rules(of: &[(&str, bool)]) -> Vec<crate::config::policy::Sourced<Vec<RefRule>>> {
+    let rules = of.iter().map(|(name, protected)| RefRule {
+        name: Pattern::new(*name),
+        max_age: None,
+        max_lifetime: None,
+        on_pr_closed: None,
+        protected: Some(*protected),
+        retain_last: None,
+        set_retention: None,
+    });
+    vec![crate::config::policy::Sourced { value: rules.collect(), pattern: Pattern::new("db.*") }]
+}
+
+#[test]
+fn a_protected_ref_is_never_dropped_and_its_head_stays() {
+    let mut snapshots = three();
+    snapshots.extend([4, 5, 6, 7].map(|id| snapshot(id, None, 20.0)));
+    let state = table(
+        snapshots,
+        vec![
+            ("main", branch(3)),
+            ("audit", lives(branch(4), 7)),
+            ("audit_tmp", lives(branch(5), 7)),
+            ("eom_1", lives(tag(6), 7)),
+            ("audit_tag", lives(tag(7), 7)),
+            ("ghost", branch(99)),
+            ("young", lives(branch(3), 7)),
+        ],
+    );
+    let rules = RefRules {
+        refs: rules(&[("audit_tmp", false), ("audit*", true), ("ghost", true), ("young", true)]),
+        tags: rules(&[("eom_*", true)]),
+    };
+    let values = ExpireValues { rules, ..values(5, 1) };
+    assert_eq!(
+        dropped(&state, &values),
+        ["audit_tag", "audit_tmp"],
+        "the first match counts, tags have their own list"
+    );
+    assert_eq!(expired(&state, &values), [1, 2, 5, 7]);
+    let plan = plan(&state, &values).unwrap();
+    let verdict = |name: &str| plan.refs.iter().find(|d| d.name.as_str() == name).unwrap().verdict.clone();
+    let protected = |rule: &str, days: Option<i64>| RefVerdict::KeepProtected {
+        policy: "db.*".into(),
+        rule: rule.into(),
+        age: days.map(Age::days),
+    };
+    assert_eq!(verdict("audit"), protected("audit*", Some(20)));
+    assert_eq!(verdict("eom_1"), protected("eom_*", Some(20)));
+    assert_eq!(verdict("ghost"), protected("ghost", None));
+    assert!(matches!(verdict("young"), RefVerdict::KeepYoung { .. }), "what needs no protection says why it stays");
 }
 
 #[test]

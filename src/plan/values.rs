@@ -8,6 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::RefRules;
 use crate::model::{Age, SnapshotId, TableState, Timestamp};
 
 /// The table property for the age from which snapshots may go (spec, "Table properties").
@@ -82,6 +83,8 @@ pub struct ExpireValues {
     pub floor: Age,
     /// Named by the operator.
     pub snapshots: BTreeSet<SnapshotId>,
+    /// What the policies say about single refs.
+    pub rules: RefRules,
 }
 
 /// What an operator asked for.
@@ -110,6 +113,8 @@ pub struct Configured {
     pub retain_last: u32,
     /// `[expire] floor`.
     pub floor: Age,
+    /// From policies: about single refs.
+    pub rules: RefRules,
 }
 
 /// What the values of a table are resolved from: kept with the intent of a commit, so that the plan can be made
@@ -165,6 +170,7 @@ pub fn resolve(state: &TableState, inputs: &Inputs) -> Result<ExpireValues, BadP
         max_ref_age,
         floor: configured.floor,
         snapshots: request.snapshots.clone(),
+        rules: configured.rules.clone(),
     })
 }
 
@@ -214,6 +220,7 @@ mod tests {
                 older_than: day(5),
                 retain_last: 1,
                 floor: day(1),
+                rules: RefRules::default(),
             };
             let values = resolve(&state, &Inputs { request, configured, now: Timestamp(0) }).unwrap();
             assert_eq!(values.older_than, Sourced::new(day(value), source));
@@ -232,6 +239,7 @@ mod tests {
                 older_than: Age::days(5),
                 retain_last: 1,
                 floor: Age::hours(1),
+                rules: RefRules::default(),
             };
             let inputs = Inputs { request: Request::default(), configured, now: Timestamp(0) };
             let error = resolve(&state, &inputs).unwrap_err();

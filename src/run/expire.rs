@@ -91,6 +91,10 @@ async fn under_lease(
             return Ok(());
         };
         if planned.plan.retention.is_empty() {
+            // There is nothing to write down, approve or confirm; but somebody may ask why a ref is still there.
+            if planned.plan.retention.spares() && report.plan.is_none() {
+                report.plan = Some(PlanReport::of(&planned.plan, planned.plan.write()?.id));
+            }
             break;
         }
         let Some((approved, id)) = approved(work, request, &loaded, planned, report).await? else { return Ok(()) };
@@ -128,7 +132,8 @@ async fn sweep_now(work: &mut Work<'_>, name: &TableName, uuid: Uuid, report: &m
 /// What the values of this table are resolved from.
 fn inputs(work: &Work<'_>, request: &RunRequest, name: &TableName) -> Inputs {
     let config = &work.hands.config;
-    let policy = config.policy_for(name).expire;
+    let effective = config.policy_for(name);
+    let policy = effective.expire;
     let sourced = |pattern: &crate::config::Pattern| Source::Policy(pattern.as_str().to_owned());
     Inputs {
         request: Request {
@@ -143,6 +148,7 @@ fn inputs(work: &Work<'_>, request: &RunRequest, name: &TableName) -> Inputs {
             older_than: config.expire.older_than,
             retain_last: config.expire.retain_last,
             floor: config.expire.floor,
+            rules: effective.rules,
         },
         now: work.now,
     }

@@ -11,6 +11,9 @@ use crate::config::{
 };
 use crate::model::{Age, RefKind};
 
+/// Keys of a rule for refs that are checked, but have no effect yet; the last two are of branches only.
+const LATER: [&str; 5] = ["max_age", "max_lifetime", "set_retention", "on_pr_closed", "retain_last"];
+
 pub(super) fn policies(root: &Section<'_>, floor: Age) -> Vec<Policy> {
     let sections = root.sections("policy").unwrap_or_default();
     sections.into_iter().map(|section| policy(section, floor)).collect()
@@ -23,15 +26,6 @@ fn policy(section: Section<'_>, floor: Age) -> Policy {
         }
         (Vec::new(), section.reader().position(&section.at))
     });
-    for key in ["refs", "tags"] {
-        if let Some(value) = section.value(key) {
-            section.reader().warning(
-                &value.span(),
-                format!("{key} comes with a later version: in this one no ref is protected, kept or dropped by it"),
-                "refs live by their own retention until then",
-            );
-        }
-    }
     let policy = Policy {
         tables,
         at,
@@ -84,6 +78,17 @@ fn rule(section: Section<'_>, kind: RefKind) -> Option<RefRule> {
     let actions = [("keep", OnPrClosed::Keep), ("report", OnPrClosed::Report), ("drop", OnPrClosed::Drop)];
     let age = |key| section.age(key).map(Spanned::into_inner);
     let is_branch = kind == RefKind::Branch;
+    // Those of branches only are unknown in a rule for tags.
+    let later = if is_branch { &LATER[..] } else { &LATER[..3] };
+    for key in later {
+        if let Some(value) = section.value(key) {
+            section.reader().warning(
+                &value.span(),
+                format!("{key} comes with a later version: in this one no ref is dropped, kept or changed by it"),
+                "refs live by their own retention and the table's until then; protected = true counts already",
+            );
+        }
+    }
     // Made even without a name, so that its other keys are checked.
     let has_name = name.is_some();
     let rule = RefRule {

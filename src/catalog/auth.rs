@@ -4,6 +4,7 @@
 //! catalog refused it. Callers who need one at the same time share one request. No token and no secret is ever logged,
 //! shown by `Debug`, or left in what a server says.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -70,7 +71,7 @@ impl Auth {
                 hidden.push(secret.clone());
                 let own = format!("{}/v1/oauth/tokens", config.uri.trim_end_matches('/'));
                 // The catalog's headers may hold keys that are not for another server.
-                let headers = if oauth2_server_uri.is_none() { config.headers.clone() } else { Default::default() };
+                let headers = if oauth2_server_uri.is_none() { config.headers.clone() } else { BTreeMap::new() };
                 Kind::Credential(Arc::new(Credential {
                     client: http::client(&headers, config.ca.as_ref(), patience)?,
                     patience,
@@ -116,7 +117,7 @@ impl Auth {
     }
 
     /// What to check if the catalog does not accept us.
-    pub(super) fn advice(&self) -> &'static str {
+    fn advice(&self) -> &'static str {
         match self.kind {
             Kind::None => "it wants to know who asks: give `credential` or `token`",
             Kind::Token(_) => "check `token`: it may have expired, or be another server's",
@@ -126,12 +127,12 @@ impl Auth {
         }
     }
 
-    fn told(&self, failure: Failure, pass: &Pass) -> Failure {
-        let mut reason = self.redact(&failure.reason, pass);
+    fn told(&self, mut failure: Failure, pass: &Pass) -> Failure {
+        failure.reason = self.redact(&failure.reason, pass);
         if failure.status == Some(StatusCode::UNAUTHORIZED) {
-            reason = format!("{reason}; {}", self.advice());
+            failure.reason = format!("{}; {}", failure.reason, self.advice());
         }
-        Failure { reason, ..failure }
+        failure
     }
 
     fn without_secrets<T>(&self, asked: Result<T, Failure>) -> Result<T, Failure> {

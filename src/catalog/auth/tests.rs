@@ -20,7 +20,7 @@ async fn credential(answers: Vec<(u16, &'static str)>) -> Credential {
     tokio::spawn(axum::serve(listener, Router::new().fallback(handler)).into_future());
     let patience = Patience { backoff: std::time::Duration::from_millis(1), ..Patience::default() };
     Credential {
-        client: http::client(&std::collections::BTreeMap::new(), None, patience).unwrap(),
+        client: http::client(&BTreeMap::new(), None, patience).unwrap(),
         patience,
         endpoint,
         id: "me".into(),

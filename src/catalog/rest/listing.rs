@@ -28,7 +28,12 @@ const LIST_TIMEOUT: Duration = Duration::from_mins(10);
 /// The crate's catalog and the generation of the token that it holds. It takes a token only when it is built, so a new
 /// token needs a new one.
 #[derive(Clone, Default)]
-pub(super) struct HeldLister(Arc<Mutex<Option<(u64, Arc<Lister>)>>>);
+pub(super) struct HeldLister(Arc<Mutex<Option<Held>>>);
+
+struct Held {
+    generation: u64,
+    lister: Arc<Lister>,
+}
 
 impl fmt::Debug for HeldLister {
     /// The crate's own shows the token.
@@ -124,10 +129,8 @@ impl RestCatalog {
     /// The crate's catalog with this token.
     async fn lister(&self, pass: &Pass) -> Result<Arc<Lister>, Failure> {
         let mut held = self.lister.0.lock().await;
-        if let Some((generation, lister)) = &*held
-            && *generation == pass.generation
-        {
-            return Ok(Arc::clone(lister));
+        if let Some(held) = held.as_ref().filter(|held| held.generation == pass.generation) {
+            return Ok(Arc::clone(&held.lister));
         }
         let mut properties = HashMap::from([("uri".to_owned(), self.uri.clone())]);
         if let Some(warehouse) = &self.warehouse {
@@ -138,7 +141,7 @@ impl RestCatalog {
         }
         let builder = RestCatalogBuilder::default().with_client(self.client.clone());
         let lister = Arc::new(builder.load(&self.name, properties).await.map_err(|error| failure(&error))?);
-        *held = Some((pass.generation, Arc::clone(&lister)));
+        *held = Some(Held { generation: pass.generation, lister: Arc::clone(&lister) });
         Ok(lister)
     }
 
@@ -167,11 +170,9 @@ fn failure(error: &iceberg::Error) -> Failure {
         let retry_after = headers.split_once("\"retry-after\": \"").and_then(|(_, value)| value.split('"').next());
         return Failure::answered(status, complaint(status, body.as_bytes()), retry_after);
     }
-    match error.source().and_then(|source| source.downcast_ref::<reqwest::Error>()) {
-        Some(source) => Failure::unanswered(source),
-        None => {
-            let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
-            Failure::before(format!("{}{source}", error.message()))
-        }
+    if let Some(source) = error.source().and_then(|source| source.downcast_ref::<reqwest::Error>()) {
+        return Failure::unanswered(source);
     }
+    let source = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+    Failure::before(format!("{}{source}", error.message()))
 }

@@ -58,7 +58,7 @@ fn count(server: &Server, line: &str) -> usize {
     server.lines().iter().filter(|asked| *asked == line).count()
 }
 
-fn no_such_table(loaded: Result<LoadedTable, CatalogError>) -> bool {
+fn no_such_table(loaded: &Result<LoadedTable, CatalogError>) -> bool {
     matches!(loaded, Err(CatalogError::NoSuchTable { .. }))
 }
 
@@ -74,7 +74,7 @@ async fn one_token_serves_many_calls_and_all_who_wait_for_it() {
         assert_eq!(catalog.list_tables().await.unwrap().len(), 1);
         let name = table(&["db"], "t");
         let loads = futures::future::join_all((0..8).map(|_| catalog.load(&name))).await;
-        assert!(loads.into_iter().all(no_such_table));
+        assert!(loads.iter().all(no_such_table));
         catalog.commit(&base(), &[], &[]).await;
         assert_eq!(count(&server, TOKENS), 1);
         assert_eq!(server.last().header("authorization"), "Bearer token-1");
@@ -88,7 +88,7 @@ async fn a_token_at_its_end_is_replaced_before_it_is_sent() {
     let server = catalog_with_tokens(json!(0), |_, line| one_table(line)).await;
     let catalog = open_as(&server.uri, credential()).await.unwrap();
     for number in 2..5 {
-        assert!(no_such_table(catalog.load(&table(&["db"], "t")).await));
+        assert!(no_such_table(&catalog.load(&table(&["db"], "t")).await));
         assert_eq!(server.last().header("authorization"), format!("Bearer token-{number}"));
     }
     // The lister too, whose crate takes a token only when it is built.
@@ -113,7 +113,7 @@ async fn a_401_in_the_middle_gets_one_new_token_and_the_work_goes_on() {
     *revoked.lock().unwrap() = 1;
     let name = table(&["db"], "t");
     let loads = futures::future::join_all((0..8).map(|_| catalog.load(&name))).await;
-    assert!(loads.into_iter().all(no_such_table));
+    assert!(loads.iter().all(no_such_table));
     assert_eq!(count(&server, TOKENS), 2, "eight who were refused share one");
 
     *revoked.lock().unwrap() = 2;
@@ -125,7 +125,7 @@ async fn a_401_in_the_middle_gets_one_new_token_and_the_work_goes_on() {
     let outcome = catalog.commit(&base(), &[], &[]).await;
     assert!(matches!(&outcome, CommitOutcome::Rejected { reason, .. } if reason.contains("HTTP 401")), "{outcome:?}");
     assert_eq!((count(&server, "POST /v1/namespaces/db/tables/t"), count(&server, TOKENS)), (1, 4));
-    assert!(no_such_table(catalog.load(&name).await));
+    assert!(no_such_table(&catalog.load(&name).await));
     assert_eq!(count(&server, TOKENS), 4);
 }
 
@@ -217,7 +217,7 @@ async fn headers_go_with_every_request_but_not_to_another_token_server() {
         config.headers = [("x-api-key".to_owned(), Secret::new("k3y-of-gate"))].into();
         let catalog = RestCatalog::open_within("lake", &config, None, storage(), HURRIED).await.unwrap();
         catalog.list_tables().await.unwrap();
-        assert!(no_such_table(catalog.load(&table(&["db"], "t")).await));
+        assert!(no_such_table(&catalog.load(&table(&["db"], "t")).await));
         catalog.commit(&base(), &[], &[]).await;
         let asked = server.asked.lock().unwrap().clone();
         assert!(asked.len() >= 6 && asked.iter().all(|asked| asked.header("x-api-key") == "k3y-of-gate"));
@@ -259,7 +259,7 @@ async fn what_passes_is_asked_again_three_times() {
                 continue;
             }
             let catalog = opened.unwrap();
-            assert!(no_such_table(catalog.load(&table(&["db"], "t")).await));
+            assert!(no_such_table(&catalog.load(&table(&["db"], "t")).await));
             assert_eq!(count(&server, LOAD), failures as usize + 1);
             // The crate's own request for the configuration succeeds at once.
             assert_eq!(catalog.list_tables().await.unwrap().len(), 1);
@@ -274,6 +274,22 @@ async fn what_passes_is_asked_again_three_times() {
     let failure = open_as(&server.uri, AuthConfig::None).await.unwrap().list_tables().await.unwrap_err().to_string();
     assert!(failure.ends_with("HTTP 500 Internal Server Error: Oops: said so"), "{failure}");
     assert_eq!(count(&server, "GET /v1/namespaces"), 1);
+}
+
+#[tokio::test]
+async fn a_listing_tells_neither_headers_nor_the_servers_configuration() {
+    // The crate takes no values but texts, and would show all of them.
+    let odd = json!({ "overrides": { "token": "of-the-server", "n": 7 }, "defaults": {} });
+    let server = Server::start(move |_| ok(&odd)).await;
+    let mut catalog = open_as(&server.uri, AuthConfig::None).await.unwrap();
+    let failure = catalog.list_tables().await.unwrap_err().to_string();
+    assert!(failure.contains("Failed to parse response") && failure.contains("expected a string"), "{failure}");
+    assert!(!failure.contains("of-the-server"), "{failure}");
+
+    catalog.uri = "http://127.0.0.1:1".to_owned();
+    catalog.lister = HeldLister::default();
+    let failure = catalog.list_tables().await.unwrap_err().to_string();
+    assert!(failure.contains("refused") && failure.contains("after 4 attempts"), "{failure}");
 }
 
 /// Hands out connections after their handshake.

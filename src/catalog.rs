@@ -7,9 +7,13 @@ use iceberg::{TableRequirement, TableUpdate};
 
 use crate::model::{TableName, TableState, Timestamp};
 
+mod auth;
+mod http;
 pub mod metadata;
 pub mod rest;
 pub mod sql;
+
+pub use http::install_crypto;
 
 /// A configured catalog.
 #[derive(Debug)]

@@ -108,18 +108,49 @@ pub enum CatalogKind {
         uri: Secret,
     },
     /// An Iceberg REST catalog.
-    Rest {
-        /// The base, without `/v1`.
-        uri: String,
-        /// A static bearer token; never together with `credential`.
-        token: Option<Secret>,
-        /// OAuth2 client credentials, `id:secret`.
-        credential: Option<Secret>,
+    Rest(RestConfig),
+}
+
+/// How a REST catalog is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RestConfig {
+    /// The base, without `/v1`.
+    pub uri: String,
+    /// Who we are to it.
+    pub auth: AuthConfig,
+    /// `[catalog.headers]`: sent with every request, by name in lower case.
+    pub headers: BTreeMap<String, Secret>,
+    /// `ca_file`, read: authorities that are trusted beside the system's.
+    pub ca: Option<CaFile>,
+}
+
+/// Who we are to a REST catalog.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuthConfig {
+    /// Nobody.
+    None,
+    /// The bearer of a token that does not change.
+    Token(Secret),
+    /// OAuth2 client credentials, for which tokens are given.
+    Credential {
+        /// The part of `credential` before its first colon.
+        id: String,
+        /// The part after it.
+        secret: Secret,
         /// Where tokens are asked for, if not at the catalog itself.
         oauth2_server_uri: Option<String>,
         /// What tokens are asked for.
-        scope: Option<String>,
+        scope: String,
     },
+}
+
+/// A file of certificates.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CaFile {
+    /// As it was named.
+    pub name: String,
+    /// What is in it: one or several certificates in PEM.
+    pub pem: String,
 }
 
 /// `[state]`.

@@ -59,8 +59,8 @@ impl Lake {
                 CatalogKind::Sql { uri } => {
                     SqlCatalog::open(name, uri, warehouse, storage.clone()).await.map(Catalog::Sql)
                 }
-                CatalogKind::Rest { uri, token, .. } => {
-                    RestCatalog::open(name, uri, token.clone(), warehouse, storage.clone()).await.map(Catalog::Rest)
+                CatalogKind::Rest(rest) => {
+                    RestCatalog::open(name, rest, warehouse, storage.clone()).await.map(Catalog::Rest)
                 }
             };
             // The others can be worked on without it.

@@ -17,6 +17,9 @@ pub const STATE_DATABASE: &str = "sqlite:///var/lib/icewarden/icewarden.db";
 /// Beside the database; several replicas need a bucket here.
 pub const STATE_PLANS: &str = "file:///var/lib/icewarden/plans";
 
+/// What Iceberg's own clients ask tokens for.
+pub const OAUTH2_SCOPE: &str = "catalog";
+
 /// Nobody but this machine, until somebody says otherwise.
 pub const HTTP_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 

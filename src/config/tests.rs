@@ -9,8 +9,9 @@ const SHIPPED: &str = include_str!("../../config/icewarden.toml");
 const CATALOG: &str = "[[catalog]]\nname = \"lake\"\ntype = \"sql\"\nuri = \"sqlite:///c.db\"\n";
 /// Stands for every secret that a test reads; it must never be printed.
 const SECRET: &str = "hunter2";
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\n…\n-----END CERTIFICATE-----\n";
 
-/// The environment has SECRET, AGE, EMPTY and S3; there is a file `secret` in the folder.
+/// The environment has SECRET, AGE, EMPTY and S3; files `secret` and `ca.pem` lie in the folder.
 fn parse(text: &str) -> Result<(Config, Vec<Problem>), ConfigError> {
     parse_in("/conf", text)
 }
@@ -24,6 +25,7 @@ fn parse_in(folder: &str, text: &str) -> Result<(Config, Vec<Problem>), ConfigEr
     };
     let read = |path: &Path| match path.to_str() {
         Some("/conf/secret" | "/run/secret") => Ok(format!("{SECRET}\n")),
+        Some("/conf/ca.pem") => Ok(CERTIFICATE.to_owned()),
         Some("/conf/empty") => Ok("\n".to_owned()),
         _ => Err(io::Error::from(io::ErrorKind::NotFound)),
     };
@@ -78,7 +80,7 @@ fn the_shipped_file_has_every_key_with_a_comment_line() {
         .collect();
     let text = enabled.join("\n");
     let env = |_: &str| Some("x".to_owned());
-    let sources = Sources { folder: Path::new("/"), env: &env, read: &|_| Ok("x".to_owned()) };
+    let sources = Sources { folder: Path::new("/"), env: &env, read: &|_| Ok(CERTIFICATE.to_owned()) };
     let reader = reader::Reader::new(&text, "", &sources);
     let table = DeTable::parse(&text).unwrap();
     check::config(raw::Section::root(&reader, table.get_ref()));
@@ -294,12 +296,47 @@ fn each_kind_of_problem_has_its_place_and_words() {
             ],
         ),
         (
-            "[[catalog]]\nname = \"p\"\ntype = \"rest\"\nuri = \"https://u:hunter2@x\"\noauth2_server_uri = \"https://x?y\"",
+            "[[catalog]]\nname = \"p\"\ntype = \"rest\"\nuri = \"https://u:hunter2@x\"\ncredential = \"a:b\"\n\
+             oauth2_server_uri = \"https://x?y\"",
             vec![
                 "4:7  uri holds a password, which would be printed (hint: credential or token, with ${ENV} or as a \
                  *_file)"
                     .into(),
-                "5:21  oauth2_server_uri: the address of a server ends before `?` and `#`".into(),
+                "6:21  oauth2_server_uri: the address of a server ends before `?` and `#`".into(),
+            ],
+        ),
+        (
+            "[[catalog]]\nname = \"p\"\ntype = \"rest\"\nuri = \"https://x\"\ncredential = \"hunter2:\"\nca_file = \"secret\"",
+            vec![
+                "5:14  credential: expected the client's id and secret, as in id:secret".into(),
+                "6:11  ca_file \"secret\": the file has no certificate in PEM".into(),
+            ],
+        ),
+        (
+            "[[catalog]]\nname = \"p\"\ntype = \"rest\"\nuri = \"https://x\"\ntoken = \"hunter2\"\nscope = \"s\"\nca_file = \"nope\"",
+            vec![
+                "6:9  scope does nothing without a `credential` (hint: leave it out)      (warning)".into(),
+                "7:11  ca_file \"nope\": cannot read it: entity not found".into(),
+            ],
+        ),
+        (
+            "[[catalog]]\nname = \"p\"\ntype = \"rest\"\nuri = \"https://x\"\ntoken = \"x\"\n[catalog.headers]\n\
+             \"a b\" = \"x\"\nHost = \"x\"\nAuthorization = \"Basic hunter2\"\nX-Key = 1\nx-a = \"a\"\nX-A = \"b\"\n\
+             x-b = \"hunter2\\nb\"",
+            vec![
+                "7:1  \"a b\" is no name of an HTTP header".into(),
+                "8:1  Host is a header that each request sets itself".into(),
+                "9:1  Authorization is what token or credential set; have one of them only".into(),
+                "10:9  X-Key: expected text in quotes, found a number".into(),
+                "12:1  [[catalog]] headers has X-A twice".into(),
+                "13:7  x-b holds characters that no HTTP header can carry".into(),
+            ],
+        ),
+        (
+            "[[catalog]]\nname = \"p\"\ntype = \"sql\"\nuri = \"sqlite:///x\"\nca_file = \"ca.pem\"\nheaders = { a = \"x\" }",
+            vec![
+                "5:11  ca_file is for catalogs of type \"rest\"".into(),
+                "6:11  headers is for catalogs of type \"rest\"".into(),
             ],
         ),
         // Secrets.
@@ -475,15 +512,22 @@ fn columns_count_characters() {
 fn secrets_are_read_and_never_shown() {
     let config = good(
         "[[catalog]]\nname = \"a\"\ntype = \"rest\"\nuri = \"https://x\"\ncredential = \"id:${SECRET}\"\nscope = \"s\"\n\
+         ca_file = \"ca.pem\"\n[catalog.headers]\nX-Api-Key = \"${SECRET}\"\nX-Tenant_file = \"secret\"\n\
          [[catalog]]\nname = \"b\"\ntype = \"rest\"\nuri = \"https://x\"\ntoken_file = \"secret\"\n\
          [storage.\"s3a://b\"]\naccess_key_id = \"${SECRET}\"\nsecret_access_key_file = \"/run/secret\"\n\
          allow_http = true\ntimeout = 5\nweb_identity_token_file = \"/run/token\"\n\
          [pulls]\ntype = \"github\"\nrepository = \"a/b\"\ntoken = \"$${${SECRET}}\"\n\
          [state]\ndatabase = \"sqlite:///${SECRET}.db\"\n",
     );
-    let CatalogKind::Rest { credential: Some(credential), .. } = &config.catalogs[0].kind else { panic!() };
-    let CatalogKind::Rest { token: Some(token), .. } = &config.catalogs[1].kind else { panic!() };
-    assert_eq!((credential.reveal(), token.reveal()), ("id:hunter2", SECRET));
+    let (CatalogKind::Rest(a), CatalogKind::Rest(b)) = (&config.catalogs[0].kind, &config.catalogs[1].kind) else {
+        panic!()
+    };
+    let secret = Secret::new(SECRET);
+    let credential =
+        AuthConfig::Credential { id: "id".into(), secret: secret.clone(), oauth2_server_uri: None, scope: "s".into() };
+    assert_eq!((&a.auth, &b.auth), (&credential, &AuthConfig::Token(secret.clone())));
+    assert_eq!(a.headers, [("x-api-key".to_owned(), secret.clone()), ("x-tenant".to_owned(), secret)].into());
+    assert_eq!(a.ca, Some(CaFile { name: "ca.pem".into(), pem: CERTIFICATE.into() }));
     let options: BTreeMap<&str, &str> =
         config.storage["s3://b"].iter().map(|(key, value)| (key.as_str(), value.reveal())).collect();
     let expected = [
@@ -582,8 +626,8 @@ fn a_file_is_loaded_with_what_lies_beside_it() {
     std::fs::write(&path, text).unwrap();
     std::fs::write(folder.path().join("t"), "hunter2\r\n").unwrap();
     let (config, _) = Config::load(&path).unwrap();
-    let CatalogKind::Rest { token: Some(token), .. } = &config.catalogs[0].kind else { panic!() };
-    assert_eq!(token.reveal(), SECRET);
+    let CatalogKind::Rest(rest) = &config.catalogs[0].kind else { panic!() };
+    assert_eq!(rest.auth, AuthConfig::Token(Secret::new(SECRET)));
     assert_eq!(config.state.plans, format!("file://{}/plans", folder.path().display()));
 
     let missing = folder.path().join("nope.toml");

@@ -81,6 +81,8 @@ pub(crate) struct RestCatalog {
 
 impl RestCatalog {
     pub(crate) fn serve(lake: &Path) -> Self {
+        // Our own requests to it need it, though they are plain HTTP.
+        icewarden::catalog::install_crypto();
         let mut command = java("ICEWARDEN_JAVA_REST");
         command.args(["org.apache.iceberg.rest.RestFixture", "lake"]).arg(lake.join("catalog.db"));
         command.arg(format!("file://{}/warehouse", lake.display()));

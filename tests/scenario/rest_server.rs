@@ -431,6 +431,7 @@ faults = [
         let catalog = Catalog::new(&world, buckets, clock, &faults);
         let base = format!("http://{}/v1/namespaces", Arc::clone(&catalog).serve().await);
         faults.arm(&scenario.steps[0].faults, &world).unwrap();
+        icewarden::catalog::install_crypto();
         let http = reqwest::Client::new();
 
         assert_eq!(ask(http.get(&base)).await.1["namespaces"], json!([["a"]]));

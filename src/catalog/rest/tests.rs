@@ -1,4 +1,5 @@
 use std::sync::Mutex;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes as Body;
@@ -9,7 +10,11 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::*;
+use crate::catalog::ListedTable;
+use crate::config::{AuthConfig, Secret};
 use crate::model::LocationRules;
+
+mod access;
 
 type Answer = (u16, String);
 
@@ -21,7 +26,14 @@ struct Asked {
     body: String,
 }
 
-/// A real server on a real port, whose answers are a function of the request line.
+impl Asked {
+    /// The header of this name, or nothing.
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+}
+
+/// A real server on a real port, whose answers are a function of the request.
 struct Server {
     uri: String,
     asked: Arc<Mutex<Vec<Asked>>>,
@@ -29,23 +41,15 @@ struct Server {
 
 impl Server {
     async fn start(answer: impl Fn(&str) -> Answer + Clone + Send + Sync + 'static) -> Self {
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let log = Arc::clone(&asked);
-        let handler = move |method: Method, uri: Uri, headers: HeaderMap, body: Body| {
-            let line = format!("{method} {uri}");
-            let body = String::from_utf8_lossy(&body).into_owned();
-            log.lock().unwrap().push(Asked { line: line.clone(), headers, body });
-            let (code, body) = answer(&line);
-            async move {
-                if code == 0 {
-                    std::future::pending::<()>().await;
-                }
-                (Code::from_u16(code).unwrap(), body).into_response()
-            }
-        };
+        Self::start_for(move |asked| answer(&asked.line)).await
+    }
+
+    /// Answers of 429 ask for a pause of no seconds.
+    async fn start_for(answer: impl Fn(&Asked) -> Answer + Clone + Send + Sync + 'static) -> Self {
+        let (asked, app) = app(answer);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let uri = format!("http://{}", listener.local_addr().unwrap());
-        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(handler)).await });
+        tokio::spawn(async move { axum::serve(listener, app).await });
         Self { uri, asked }
     }
 
@@ -56,6 +60,25 @@ impl Server {
     fn last(&self) -> Asked {
         self.asked.lock().unwrap().last().unwrap().clone()
     }
+}
+
+fn app(answer: impl Fn(&Asked) -> Answer + Clone + Send + Sync + 'static) -> (Arc<Mutex<Vec<Asked>>>, Router) {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&asked);
+    let handler = move |method: Method, uri: Uri, headers: HeaderMap, body: Body| {
+        let body = String::from_utf8_lossy(&body).into_owned();
+        let asked = Asked { line: format!("{method} {uri}"), headers, body };
+        log.lock().unwrap().push(asked.clone());
+        let (code, body) = answer(&asked);
+        async move {
+            if code == 0 {
+                std::future::pending::<()>().await;
+            }
+            let pause = if code == 429 { "0" } else { "" };
+            (Code::from_u16(code).unwrap(), [("retry-after", pause)], body).into_response()
+        }
+    };
+    (asked, Router::new().fallback(handler))
 }
 
 fn ok(body: &Value) -> Answer {
@@ -75,7 +98,20 @@ fn storage() -> Storage {
 }
 
 async fn open(server: &Server, storage: Storage) -> RestCatalog {
-    RestCatalog::open("lake", &server.uri, Some(Secret::new("t0ken")), Some("ware house"), storage).await.unwrap()
+    let config = config(&server.uri, AuthConfig::Token(Secret::new("t0ken")));
+    RestCatalog::open_within("lake", &config, Some("ware house"), storage, HURRIED).await.unwrap()
+}
+
+/// As by default, but for the pauses.
+const HURRIED: Patience =
+    Patience { connect: Duration::from_secs(10), request: Duration::from_mins(2), backoff: Duration::from_millis(1) };
+
+fn config(uri: &str, auth: AuthConfig) -> RestConfig {
+    RestConfig { uri: uri.to_owned(), auth, headers: BTreeMap::new(), ca: None }
+}
+
+async fn open_as(uri: &str, auth: AuthConfig) -> Result<RestCatalog, CatalogError> {
+    RestCatalog::open_within("lake", &config(uri, auth), None, storage(), HURRIED).await
 }
 
 fn table(namespace: &[&str], name: &str) -> TableName {
@@ -159,15 +195,13 @@ async fn what_is_no_catalog_cannot_be_opened() {
         ((200, "<html>".into()), "no catalog configuration"),
     ] {
         let server = Server::start(move |_| answer.clone()).await;
-        let failure = RestCatalog::open("lake", &server.uri, None, None, storage()).await.unwrap_err().to_string();
+        let failure = open_as(&server.uri, AuthConfig::None).await.unwrap_err().to_string();
         assert!(failure.contains(expected) && failure.contains("open catalog lake"), "{failure}");
     }
-    for (uri, expected) in [("https://host", "only http:// is supported"), ("http://127.0.0.1:1", "refused")] {
-        let failure = RestCatalog::open("lake", uri, None, None, storage()).await.unwrap_err().to_string();
-        assert!(failure.contains(expected), "{failure}");
-    }
-    let token = Some(Secret::new("a\nb"));
-    let failure = RestCatalog::open("lake", "http://host", token, None, storage()).await.unwrap_err().to_string();
+    let failure = open_as("http://127.0.0.1:1", AuthConfig::None).await.unwrap_err().to_string();
+    assert!(failure.contains("refused") && failure.contains("after 4 attempts"), "{failure}");
+    let token = AuthConfig::Token(Secret::new("a\nb"));
+    let failure = open_as("http://host", token).await.unwrap_err().to_string();
     assert!(failure.contains("`token` holds characters"), "{failure}");
 }
 
@@ -434,9 +468,9 @@ async fn what_an_answer_to_a_commit_means() {
 #[tokio::test]
 async fn a_commit_that_never_left_is_rejected_and_one_without_an_answer_is_unknown() {
     let server = Server::start(|line| if line.contains("config") { empty_config() } else { (0, String::new()) }).await;
-    let timeouts = Timeouts { connect: Duration::from_secs(5), request: Duration::from_millis(300) };
-    let open = RestCatalog::open_within("lake", &server.uri, None, None, storage(), timeouts);
-    let mut catalog = open.await.unwrap();
+    let patience = Patience { request: Duration::from_millis(300), ..HURRIED };
+    let config = config(&server.uri, AuthConfig::None);
+    let mut catalog = RestCatalog::open_within("lake", &config, None, storage(), patience).await.unwrap();
     let outcome = catalog.commit(&base(), &[], &[]).await;
     assert!(matches!(outcome, CommitOutcome::Unknown { .. }), "{outcome:?}");
     assert_eq!(server.last().line, "POST /v1/namespaces/db/tables/t", "it was sent");

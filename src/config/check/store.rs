@@ -4,13 +4,21 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use object_store::aws::AmazonS3ConfigKey;
+use reqwest::header::{HeaderName, HeaderValue};
 use toml::Spanned;
 use toml::de::DeValue;
 
 use super::{Names, place};
 use crate::config::raw::{Section, Text, closest, did_you_mean};
-use crate::config::{CatalogConfig, CatalogKind, Secret, StateConfig, default};
+use crate::config::{AuthConfig, CaFile, CatalogConfig, CatalogKind, RestConfig, Secret, StateConfig, default};
 use crate::model::LocationRules;
+
+/// The keys that only catalogs of type `rest` have.
+const REST_KEYS: [&str; 8] =
+    ["token", "token_file", "credential", "credential_file", "oauth2_server_uri", "scope", "ca_file", "headers"];
+
+/// Headers that the HTTP client sets, or a request falls apart.
+const OWN_HEADERS: [&str; 5] = ["connection", "content-length", "content-type", "host", "transfer-encoding"];
 
 /// Options of an S3 store that people write, for suggestions; `object_store` knows more.
 const S3_OPTIONS: [&str; 38] = [
@@ -100,10 +108,9 @@ fn catalog(section: Section<'_>, names: &mut Names, rules: &LocationRules) -> Op
         Some(Type::Rest) | None => Some(text.value),
         Some(Type::Sql) => place::location(reader, &text, rules),
     });
-    let rest_keys = ["token", "token_file", "credential", "credential_file", "oauth2_server_uri", "scope"];
     let kind = match kind {
         Some(Type::Sql) => {
-            for key in rest_keys.into_iter().filter(|key| section.has(key)) {
+            for key in REST_KEYS.into_iter().filter(|key| section.has(key)) {
                 if let Some(value) = section.value(key) {
                     reader.error(&value.span(), format!("{key} is for catalogs of type \"rest\""));
                 }
@@ -112,7 +119,7 @@ fn catalog(section: Section<'_>, names: &mut Names, rules: &LocationRules) -> Op
         }
         Some(Type::Rest) => rest(&section, uri.as_ref()),
         None => {
-            for key in rest_keys {
+            for key in REST_KEYS {
                 section.value(key);
             }
             None
@@ -124,20 +131,6 @@ fn catalog(section: Section<'_>, names: &mut Names, rules: &LocationRules) -> Op
 
 fn rest(section: &Section<'_>, uri: Option<&Text>) -> Option<CatalogKind> {
     let reader = section.reader();
-    let token = section.secret("token");
-    let credential = section.secret("credential");
-    let oauth2_server_uri = section.text("oauth2_server_uri");
-    let scope = section.text("scope").map(|text| text.value);
-    if let Some(credential) = &credential {
-        reader.warning(
-            &credential.span(),
-            "credential (OAuth2) comes with a later version: this one sends a fixed token, or none",
-            "give a token",
-        );
-    }
-    if let (Some(_), Some(credential)) = (&token, &credential) {
-        reader.error(&credential.span(), "token and credential exclude each other");
-    }
     let base = uri.and_then(|uri| place::server(reader, "uri", uri));
     if let (Some(base), Some(uri)) = (&base, uri)
         && base.ends_with("/v1")
@@ -148,14 +141,92 @@ fn rest(section: &Section<'_>, uri: Option<&Text>) -> Option<CatalogKind> {
             "leave it out, unless the server has it twice",
         );
     }
-    let oauth2_server_uri = oauth2_server_uri.and_then(|text| place::server(reader, "oauth2_server_uri", &text));
-    Some(CatalogKind::Rest {
-        uri: base?,
-        token: token.map(Spanned::into_inner),
-        credential: credential.map(Spanned::into_inner),
-        oauth2_server_uri,
-        scope,
-    })
+    let auth = auth(section);
+    let ca = section.text("ca_file").and_then(|file| ca(section, &file));
+    let headers = headers(section.section("headers"), &auth);
+    Some(CatalogKind::Rest(RestConfig { uri: base?, auth, headers, ca }))
+}
+
+fn auth(section: &Section<'_>) -> AuthConfig {
+    let reader = section.reader();
+    let token = section.secret("token");
+    let credential = section.secret("credential");
+    if let (Some(_), Some(credential)) = (&token, &credential) {
+        reader.error(&credential.span(), "token and credential exclude each other");
+    }
+    let server = section.text("oauth2_server_uri");
+    let scope = section.text("scope");
+    if !section.has("credential") && !section.has("credential_file") {
+        for (key, text) in [("oauth2_server_uri", &server), ("scope", &scope)] {
+            if let Some(text) = text {
+                reader.warning(&text.at, format!("{key} does nothing without a `credential`"), "leave it out");
+            }
+        }
+    }
+    let oauth2_server_uri = server.and_then(|text| place::server(reader, "oauth2_server_uri", &text));
+    let scope = scope.map_or_else(|| default::OAUTH2_SCOPE.to_owned(), |text| text.value);
+    if let Some(credential) = credential {
+        let parts = credential.get_ref().reveal().split_once(':');
+        let Some((id, secret)) = parts.filter(|(id, secret)| !id.is_empty() && !secret.is_empty()) else {
+            reader.error(&credential.span(), "credential: expected the client's id and secret, as in id:secret");
+            return AuthConfig::None;
+        };
+        return AuthConfig::Credential { id: id.to_owned(), secret: Secret::new(secret), oauth2_server_uri, scope };
+    }
+    token.map_or(AuthConfig::None, |token| AuthConfig::Token(token.into_inner()))
+}
+
+fn ca(section: &Section<'_>, file: &Text) -> Option<CaFile> {
+    let reader = section.reader();
+    match (reader.sources.read)(&reader.sources.folder.join(&file.value)) {
+        Ok(pem) if pem.contains("-----BEGIN CERTIFICATE-----") => Some(CaFile { name: file.value.clone(), pem }),
+        Ok(_) => {
+            reader.error(&file.at, format!("{}: the file has no certificate in PEM", file.shown()));
+            None
+        }
+        Err(error) => {
+            reader.error(&file.at, format!("{}: cannot read it: {error}", file.shown()));
+            None
+        }
+    }
+}
+
+/// `[catalog.headers]`: names are free, values are secrets.
+fn headers(section: Section<'_>, auth: &AuthConfig) -> BTreeMap<String, Secret> {
+    let reader = section.reader();
+    let mut headers = BTreeMap::new();
+    for (key, value) in section.entries() {
+        let name = *key.get_ref();
+        let Some(text) = section.text(name) else { continue };
+        let from_file = name.strip_suffix("_file");
+        let header = from_file.unwrap_or(name);
+        let known = HeaderName::from_str(header).map(|header| header.as_str().to_owned());
+        let Ok(known) = known else {
+            reader.error(&key.span(), format!("{name:?} is no name of an HTTP header"));
+            continue;
+        };
+        if OWN_HEADERS.contains(&known.as_str()) {
+            reader.error(&key.span(), format!("{header} is a header that each request sets itself"));
+            continue;
+        }
+        if known == "authorization" && *auth != AuthConfig::None {
+            reader.error(&key.span(), format!("{header} is what token or credential set; have one of them only"));
+            continue;
+        }
+        let secret = match from_file {
+            Some(_) => section.secret_of(text),
+            None => Some(Spanned::new(text.at, Secret::new(text.value))),
+        };
+        let Some(secret) = secret.map(Spanned::into_inner) else { continue };
+        if HeaderValue::from_str(secret.reveal()).is_err() {
+            reader.error(&value.span(), format!("{name} holds characters that no HTTP header can carry"));
+        }
+        if headers.insert(known, secret).is_some() {
+            reader.error(&key.span(), format!("{} has {header} twice", section.name()));
+        }
+    }
+    section.close();
+    headers
 }
 
 /// `[storage."s3://bucket"]`, by the canonical name of the store.

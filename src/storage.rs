@@ -192,12 +192,12 @@ impl StorageError {
         use object_store::Error as E;
         let (kind, reason) = match error {
             E::NotFound { .. } => (StorageErrorKind::NotFound, "not found (404)".to_owned()),
-            E::PermissionDenied { .. } | E::Unauthenticated { .. } => (StorageErrorKind::Denied, error.to_string()),
+            E::PermissionDenied { .. } | E::Unauthenticated { .. } => (StorageErrorKind::Denied, with_causes(error)),
             E::AlreadyExists { .. } | E::Precondition { .. } => {
                 (StorageErrorKind::AlreadyExists, "is there already".to_owned())
             }
             E::InvalidPath { .. } => (StorageErrorKind::Unrepresentable, error.to_string()),
-            _ => (Self::kind_of_cause(error), error.to_string()),
+            _ => (Self::kind_of_cause(error), with_causes(error)),
         };
         Self { location: location.to_owned(), kind, reason }
     }
@@ -214,6 +214,20 @@ impl StorageError {
         }
         StorageErrorKind::Unavailable
     }
+}
+
+/// What went wrong with what was behind it, such as a refused connection; each text once.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 impl From<BadLocation> for StorageError {

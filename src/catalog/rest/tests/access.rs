@@ -265,7 +265,7 @@ async fn what_passes_is_asked_again_three_times() {
             assert_eq!(catalog.list_tables().await.unwrap().len(), 1);
             assert_eq!(count(&server, "GET /v1/namespaces/db/tables"), failures as usize + 1);
             let outcome = catalog.commit(&base(), &[], &[]).await;
-            assert!(!matches!(outcome, CommitOutcome::Committed { .. }));
+            assert!(!matches!(outcome, CommitOutcome::Committed));
             assert_eq!(count(&server, "POST /v1/namespaces/db/tables/t"), 1, "a commit is never sent twice");
         }
     }

@@ -13,7 +13,7 @@ pub mod metadata;
 pub mod rest;
 pub mod sql;
 
-pub use http::install_crypto;
+pub use crate::storage::install_crypto;
 
 /// A configured catalog.
 #[derive(Debug)]

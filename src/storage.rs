@@ -107,7 +107,9 @@ impl Storage {
             .iter()
             .find_map(|key| options.get(*key))?;
         // Any answer carries the time, a refusal too.
-        let answer = reqwest::Client::new().head(endpoint.reveal()).timeout(CLOCK_TIMEOUT).send().await.ok()?;
+        install_crypto();
+        let client = reqwest::Client::builder().build().ok()?;
+        let answer = client.head(endpoint.reveal()).timeout(CLOCK_TIMEOUT).send().await.ok()?;
         let date = answer.headers().get(reqwest::header::DATE)?.to_str().ok()?;
         let theirs = chrono::DateTime::parse_from_rfc2822(date).ok()?.timestamp_millis();
         Some((location.store().to_owned(), Clock::system().since(Timestamp(theirs))))
@@ -214,6 +216,13 @@ impl StorageError {
         }
         StorageErrorKind::Unavailable
     }
+}
+
+/// Chooses the cryptography of https, once for the process; `https://` clients cannot be built before. Whoever builds a
+/// client calls it first.
+pub fn install_crypto() {
+    // It fails if there is a choice already, which then stands.
+    let _chosen_before = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }
 
 /// What went wrong with what was behind it, such as a refused connection; each text once.

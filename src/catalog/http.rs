@@ -10,10 +10,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Client, ClientBuilder, RequestBuilder, StatusCode};
-use rustls::crypto::aws_lc_rs;
 use serde::Deserialize;
 
 use crate::config::{CaFile, Secret};
+use crate::storage::install_crypto;
 
 /// A server that is there accepts a connection at once.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -56,13 +56,6 @@ impl Patience {
         let backoff = backoff / 2 + backoff.mul_f64(chance as f64 / 2000.0);
         asked.unwrap_or(backoff).min(LONGEST_PAUSE)
     }
-}
-
-/// Chooses the cryptography of https, once for the process; `https://` clients cannot be built before. A catalog does
-/// it when it is opened.
-pub fn install_crypto() {
-    // It fails if there is a choice already, which then stands.
-    let _chosen_before = aws_lc_rs::default_provider().install_default();
 }
 
 /// The client of one server. It follows no redirects: a POST that is redirected may arrive as a GET, whose answer

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicI64;
 
 use icewarden::clock::Clock;
 use icewarden::config::{Config, Pattern, Sources};
-use icewarden::model::{Age, SnapshotId, Timestamp};
+use icewarden::model::{Age, SnapshotId, TableState, Timestamp};
 use icewarden::report::{Job, RunReport};
 use icewarden::run::{self, Lake, RunError, RunRequest};
 use icewarden::storage::Storage;
@@ -110,11 +110,8 @@ impl Stage {
         confirm: Option<String>,
         buckets: &BTreeMap<String, Bucket>,
         catalog: &Catalog,
-        sightings: Vec<(String, String, Timestamp)>,
+        sightings: Vec<(String, Timestamp, TableState)>,
     ) -> Result<Ended, String> {
-        if !sightings.is_empty() {
-            return Err("sightings of refs (`created`) are not built yet".to_owned());
-        }
         let sources =
             Sources { folder: Path::new("/"), env: &|_| None, read: &|_| Err(std::io::ErrorKind::NotFound.into()) };
         let (config, _) = Config::parse(config, "config", &sources).map_err(|error| error.to_string())?;
@@ -144,6 +141,11 @@ impl Stage {
         };
         let clock = Clock::Fixed(Arc::clone(&self.clock));
         let lake = Lake::open_with(config, clock, storage).await.map_err(|error| format!("open: {error}"))?;
+        for (table, at, state) in &sightings {
+            let Some(uuid) = state.uuid else { return Err(format!("{table} has no uuid")) };
+            let seen = lake.hands.state.see_refs("lake", uuid, state, *at).await;
+            seen.map_err(|error| format!("see {table}: {error}"))?;
+        }
         // The process dies: whatever it was doing is dropped, and the lake with it.
         let ended = tokio::select! {
             ended = run::run(&lake, &request) => ended,

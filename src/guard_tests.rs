@@ -10,7 +10,7 @@ use crate::model::{
 };
 use crate::plan::cleanup::CleanupPlan;
 use crate::plan::expire::steps;
-use crate::plan::retention;
+use crate::plan::retention::{self, RefFacts};
 use crate::plan::values::{ExpireValues, Source, Sourced};
 use crate::state::HoldScope;
 
@@ -49,7 +49,7 @@ fn world() -> (TableState, Place, ExpirePlan) {
         snapshots: BTreeSet::new(),
         rules: RefRules::default(),
     };
-    let retention = retention::plan(&state, &values).unwrap();
+    let retention = retention::plan(&state, &values, &RefFacts::default()).unwrap();
     let steps = steps(&retention, 10);
     let mark = |name: &str| Candidate {
         kind: FileKind::Data,

@@ -4,6 +4,7 @@
 //! is left alone (safety rule 2).
 
 pub mod avro;
+pub mod created;
 pub mod manifests;
 pub mod reach;
 pub mod world;

@@ -11,5 +11,7 @@ pub mod values;
 
 pub use cleanup::{CleanupPlan, KeptFile};
 pub use expire::ExpirePlan;
-pub use retention::{ExpiredBecause, RefDecision, RefVerdict, RetentionPlan, SnapshotDecision, SnapshotVerdict};
+pub use retention::{
+    ExpiredBecause, RefDecision, RefFacts, RefVerdict, RetentionPlan, SnapshotDecision, SnapshotVerdict,
+};
 pub use values::{ExpireValues, Source, Sourced};

@@ -35,6 +35,7 @@ mod plan_store;
 mod plans;
 mod roots;
 mod runs;
+mod sightings;
 #[cfg(test)]
 mod tests;
 

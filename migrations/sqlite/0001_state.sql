@@ -168,3 +168,14 @@ CREATE TABLE catalogs (
     name      TEXT   NOT NULL PRIMARY KEY,
     listed_at BIGINT NOT NULL
 );
+
+-- Since when runs have seen each ref without a break, and where its head was when they last did.
+CREATE TABLE sightings (
+    catalog    TEXT   NOT NULL,
+    uuid       TEXT   NOT NULL,
+    ref_name   TEXT   NOT NULL,
+    head       BIGINT NOT NULL,
+    first_seen BIGINT NOT NULL,
+    last_seen  BIGINT NOT NULL,
+    PRIMARY KEY (catalog, uuid, ref_name)
+);

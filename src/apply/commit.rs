@@ -72,7 +72,11 @@ pub async fn expire(
         base_last_updated: base.state.last_updated,
         removed_refs: refs.clone(),
         removed_snapshots: snapshots.clone(),
-        inputs: serde_json::to_string(&Inputs { plan: id, values: inputs.clone() })?,
+        inputs: serde_json::to_string(&Inputs {
+            plan: id,
+            values: inputs.clone(),
+            facts: plan.retention.facts.clone(),
+        })?,
         candidates,
         created_at: work.now,
     };

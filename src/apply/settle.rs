@@ -15,7 +15,7 @@ use crate::catalog::metadata;
 use crate::catalog::{Catalog, LoadedTable};
 use crate::error::Error;
 use crate::model::{LocationRules, PlanId, TableState};
-use crate::plan::{retention, values};
+use crate::plan::{RefFacts, retention, values};
 use crate::report::{Outcome, TableReport};
 use crate::state::{Closed, FindingKind, Intent, Observation, Severity};
 use crate::storage::Storage;
@@ -27,6 +27,8 @@ pub struct Inputs {
     pub plan: PlanId,
     /// What its values were resolved from.
     pub values: values::Inputs,
+    /// What was known of the refs.
+    pub facts: RefFacts,
 }
 
 /// What became of an intent.
@@ -151,7 +153,7 @@ pub async fn conclude(
         }
         Settled::Applied { location, after, before, before_location } => {
             committed(intent, &location, report);
-            if let Some(difference) = difference(intent, &inputs.values, &before, &after) {
+            if let Some(difference) = difference(intent, &inputs, &before, &after) {
                 let message = format!(
                     "the expiry of {} removed other things than it planned: {difference}; the state before is {before_location}",
                     intent.table
@@ -203,7 +205,7 @@ fn fell_off_log(before: &TableState, before_location: &str, after: &TableState) 
 }
 
 /// What the commit did beyond, or short of, the plan made on what it really replaced (safety rule 10).
-fn difference(intent: &Intent, inputs: &values::Inputs, before: &TableState, after: &TableState) -> Option<String> {
+fn difference(intent: &Intent, inputs: &Inputs, before: &TableState, after: &TableState) -> Option<String> {
     let (refs, snapshots) = retention::removed(before, after);
     let list = |what: &str, names: Vec<String>| (!names.is_empty()).then(|| format!("{what} {}", names.join(", ")));
     let (wanted_refs, wanted): (BTreeSet<_>, BTreeSet<_>) =
@@ -222,9 +224,9 @@ fn difference(intent: &Intent, inputs: &values::Inputs, before: &TableState, aft
     if !before.gc_enabled() {
         return Some("gc.enabled was switched off before the commit landed".to_owned());
     }
-    let again = values::resolve(before, inputs)
+    let again = values::resolve(before, &inputs.values)
         .map_err(|error| error.to_string())
-        .and_then(|values| retention::plan(before, &values).map_err(|error| error.to_string()));
+        .and_then(|values| retention::plan(before, &values, &inputs.facts).map_err(|error| error.to_string()));
     let again = match again {
         Ok(plan) => plan,
         Err(reason) => return Some(format!("the plan cannot be made on what it replaced: {reason}")),

@@ -240,6 +240,10 @@ fn ref_text(decision: &RefDecision) -> String {
             let is = age.map_or_else(|| "points at nothing".to_owned(), |age| format!("head {} old", age.show()));
             format!("{what}{is}, but policy {policy} protects {rule}")
         }
+        RefVerdict::KeepNew { age, created, .. } => {
+            let kind = decision.kind.as_str();
+            format!("{what}head {} old, but the {kind} was created {} ago", age.show(), created.show())
+        }
         RefVerdict::KeepMain | RefVerdict::KeepNoAge | RefVerdict::KeepYoung { .. } => format!("{what}stays"),
     }
 }
@@ -266,6 +270,7 @@ fn kept_texts(plan: &PlanReport) -> Vec<String> {
             SnapshotVerdict::KeepWithinAge(name) => format!("{} young enough on {name}", count(*n)),
             SnapshotVerdict::KeepAmongNewest(name) => format!("{} among the newest of {name}", count(*n)),
             SnapshotVerdict::KeepYoungUnreferenced => format!("{} on no ref, but young", count(*n)),
+            SnapshotVerdict::KeepYoungSpared => format!("{} young, on refs that stay for now", count(*n)),
             SnapshotVerdict::KeepFloor => format!("{} younger than the floor", count(*n)),
         });
     }

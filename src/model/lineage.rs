@@ -21,6 +21,13 @@ impl<'a> Lineage<'a> {
         self.by_id.get(&id).copied()
     }
 
+    /// Whether `head` is `ancestor`, or comes from it. `false` also where nobody can tell, because what lies
+    /// between was expired.
+    pub fn descends(&self, head: SnapshotId, ancestor: SnapshotId) -> bool {
+        // The last one that is there still names its parent.
+        head == ancestor || self.ancestors(head).any(|s| s.id == ancestor || s.parent == Some(ancestor))
+    }
+
     /// `head` and its ancestors, newest first. Ends where a parent is not in the metadata any more, and
     /// at a snapshot already met: damaged metadata may hold a cycle.
     pub fn ancestors(&self, head: SnapshotId) -> Ancestors<'_, 'a> {

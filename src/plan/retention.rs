@@ -1,7 +1,7 @@
 //! Which refs and snapshots go: equal to Java's `RemoveSnapshots`, with the floor of safety rule 5 on top.
 //!
 //! - `main` stays. Any other ref stays while the age of its head is at most its `max-ref-age` (its own, else
-//!   the table's). A ref to a snapshot that is not there goes. A policy's `protected` keeps either.
+//!   the table's). With `ref_age = "created"` it also stays while its creation is not longer ago. A ref to a snapshot that is not there goes. A policy's `protected` keeps either.
 //! - The head of every retained ref stays.
 //! - A retained branch keeps ancestors from its head on, while fewer than its minimum are kept or the snapshot
 //!   is not older than its age; the walk ends at the first that fails both. The cutoff is inclusive.
@@ -16,19 +16,29 @@ use serde::{Deserialize, Serialize};
 
 use super::values::{ExpireValues, Source, Sourced};
 use crate::model::lineage::Lineage;
-use crate::model::{Age, Ref, RefKind, RefName, Snapshot, SnapshotId, TableState, Timestamp};
+use crate::model::{Age, Creation, Ref, RefKind, RefName, Snapshot, SnapshotId, TableState, Timestamp};
 
 /// One decision for every ref and every snapshot of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetentionPlan {
     /// What it was decided with.
     pub values: ExpireValues,
+    /// And on these facts.
+    pub facts: RefFacts,
     /// Sorted by name.
     pub refs: Vec<RefDecision>,
     /// Sorted by time, then id.
     pub snapshots: Vec<SnapshotDecision>,
     /// Named by the operator, but not in the table.
     pub unknown: Vec<SnapshotId>,
+}
+
+/// What is known of a table's refs beside its metadata. All of it only ever keeps more.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefFacts {
+    /// When each of the refs that are too [`aged`] was created. One that is missing, or that has another head now,
+    /// counts as created now. `None`: ages count from the head alone, as in the specification.
+    pub created: Option<BTreeMap<RefName, Creation>>,
 }
 
 /// What becomes of a ref.
@@ -68,6 +78,15 @@ pub enum RefVerdict {
     },
     /// It points at a snapshot that the table does not have.
     DropDangling,
+    /// Its head is too old, but the ref itself was created later, and is young enough.
+    KeepNew {
+        /// Of its head.
+        age: Age,
+        /// Since it was created.
+        created: Age,
+        /// Allowed.
+        limit: Sourced<Age>,
+    },
     /// It would go, but a policy protects it.
     KeepProtected {
         /// The pattern of the policy's `tables`.
@@ -85,9 +104,9 @@ impl RefVerdict {
         matches!(self, Self::DropAged { .. } | Self::DropDangling)
     }
 
-    /// Whether the ref stays although its age, or what it points at, would let it go.
+    /// Whether the ref stays although the age of its head, or what it points at, would let it go.
     pub fn is_spared(&self) -> bool {
-        matches!(self, Self::KeepProtected { .. })
+        matches!(self, Self::KeepProtected { .. } | Self::KeepNew { .. })
     }
 }
 
@@ -114,6 +133,9 @@ pub enum SnapshotVerdict {
     KeepAmongNewest(RefName),
     /// It is on no ref, and young.
     KeepYoungUnreferenced,
+    /// It is history only of refs that stay [for now](RefVerdict::is_spared), and young: without those refs it would
+    /// be on none, and stay. Keeping a ref must not take what dropping it would leave.
+    KeepYoungSpared,
     /// It is younger than the floor.
     KeepFloor,
     /// It goes.
@@ -167,7 +189,7 @@ impl RetentionPlan {
 }
 
 /// Decides for every ref and snapshot of this table.
-pub fn plan(state: &TableState, values: &ExpireValues) -> Result<RetentionPlan, NamedHead> {
+pub fn plan(state: &TableState, values: &ExpireValues, facts: &RefFacts) -> Result<RetentionPlan, NamedHead> {
     let lineage = Lineage::new(&state.snapshots);
     let refs: Vec<RefDecision> = state
         .refs
@@ -176,7 +198,7 @@ pub fn plan(state: &TableState, values: &ExpireValues) -> Result<RetentionPlan, 
             name: name.clone(),
             kind: r.kind,
             snapshot: r.snapshot,
-            verdict: ref_verdict(name, r, lineage.get(r.snapshot), values),
+            verdict: ref_verdict(name, r, lineage.get(r.snapshot), values, facts),
         })
         .collect();
     let kept_refs: Vec<(&RefName, &Ref)> = refs
@@ -187,9 +209,12 @@ pub fn plan(state: &TableState, values: &ExpireValues) -> Result<RetentionPlan, 
     named_heads(&kept_refs, values)?;
 
     let retained = retained(&lineage, &kept_refs, values);
-    let referenced = referenced(&lineage, &kept_refs);
+    let led_to = referenced(&lineage, &kept_refs);
+    let is_spared = |name: &RefName| refs.iter().any(|decision| decision.name == *name && decision.verdict.is_spared());
+    let by_age: Vec<(&RefName, &Ref)> = kept_refs.iter().filter(|(name, _)| !is_spared(name)).copied().collect();
+    let referenced = referenced(&lineage, &by_age);
     let dropped: Vec<&RefDecision> = refs.iter().filter(|decision| decision.verdict.drops()).collect();
-    let on_dropped = only_on_dropped(&lineage, &dropped, &referenced);
+    let on_dropped = only_on_dropped(&lineage, &dropped, &led_to);
     let floor_cutoff = values.now.minus(values.floor);
     let default_cutoff = values.now.minus(values.older_than.value.max(values.floor));
 
@@ -208,7 +233,13 @@ pub fn plan(state: &TableState, values: &ExpireValues) -> Result<RetentionPlan, 
             } else if referenced.contains(&snapshot.id) {
                 SnapshotVerdict::Expire(ExpiredBecause::OlderThanAge)
             } else if snapshot.at >= default_cutoff {
-                SnapshotVerdict::KeepYoungUnreferenced
+                if led_to.contains(&snapshot.id) {
+                    SnapshotVerdict::KeepYoungSpared
+                } else {
+                    SnapshotVerdict::KeepYoungUnreferenced
+                }
+            } else if led_to.contains(&snapshot.id) {
+                SnapshotVerdict::Expire(ExpiredBecause::OlderThanAge)
             } else {
                 SnapshotVerdict::Expire(match on_dropped.get(&snapshot.id) {
                     Some(name) => ExpiredBecause::OnlyOnDropped((*name).clone()),
@@ -220,10 +251,29 @@ pub fn plan(state: &TableState, values: &ExpireValues) -> Result<RetentionPlan, 
         .collect();
     snapshots.sort_by_key(|decision| (decision.at, decision.id));
     let unknown = values.snapshots.iter().copied().filter(|id| lineage.get(*id).is_none()).collect();
-    Ok(RetentionPlan { values: values.clone(), refs, snapshots, unknown })
+    Ok(RetentionPlan { values: values.clone(), facts: facts.clone(), refs, snapshots, unknown })
 }
 
-fn ref_verdict(name: &RefName, r: &Ref, head: Option<&Snapshot>, values: &ExpireValues) -> RefVerdict {
+/// The refs that are dropped if their age counts from their head alone, with the age allowed: those whose creation
+/// must be found out.
+pub fn aged(state: &TableState, values: &ExpireValues) -> BTreeMap<RefName, Age> {
+    let lineage = Lineage::new(&state.snapshots);
+    let facts = RefFacts::default();
+    let limits =
+        state.refs.iter().filter_map(|(name, r)| match ref_verdict(name, r, lineage.get(r.snapshot), values, &facts) {
+            RefVerdict::DropAged { limit, .. } => Some((name.clone(), limit.value)),
+            _ => None,
+        });
+    limits.collect()
+}
+
+fn ref_verdict(
+    name: &RefName,
+    r: &Ref,
+    head: Option<&Snapshot>,
+    values: &ExpireValues,
+    facts: &RefFacts,
+) -> RefVerdict {
     if name.is_main() {
         return RefVerdict::KeepMain;
     }
@@ -240,7 +290,17 @@ fn ref_verdict(name: &RefName, r: &Ref, head: Option<&Snapshot>, values: &Expire
     if age <= limit.value {
         return RefVerdict::KeepYoung { age, limit };
     }
-    protected(Some(age)).unwrap_or(RefVerdict::DropAged { age, limit })
+    if let Some(protected) = protected(Some(age)) {
+        return protected;
+    }
+    if let Some(all) = &facts.created {
+        let known = all.get(name).filter(|creation| creation.head == r.snapshot);
+        let created = known.map_or(Age::ZERO, |creation| values.now.since(creation.at));
+        if created <= limit.value {
+            return RefVerdict::KeepNew { age, created, limit };
+        }
+    }
+    RefVerdict::DropAged { age, limit }
 }
 
 fn named_heads(kept_refs: &[(&RefName, &Ref)], values: &ExpireValues) -> Result<(), NamedHead> {

@@ -61,6 +61,19 @@ fn values(older_than_days: i64, retain_last: i64) -> ExpireValues {
     }
 }
 
+/// The plan where nothing is known of the refs, and ages count from heads.
+fn plan(state: &TableState, values: &ExpireValues) -> Result<RetentionPlan, NamedHead> {
+    super::plan(state, values, &RefFacts::default())
+}
+
+fn created(of: &[(&str, i64, f64)]) -> RefFacts {
+    let created = of.iter().map(|(name, head, days)| {
+        let at = snapshot(0, None, *days).at;
+        (RefName::from(*name), Creation { head: SnapshotId(*head), at })
+    });
+    RefFacts { created: Some(created.collect()) }
+}
+
 fn expired(state: &TableState, values: &ExpireValues) -> Vec<i64> {
     let mut ids: Vec<i64> = plan(state, values).unwrap().expired().map(|d| d.id.0).collect();
     ids.sort_unstable();
@@ -266,6 +279,40 @@ fn a_protected_ref_is_never_dropped_and_its_head_stays() {
 }
 
 #[test]
+fn a_refs_age_counts_from_its_creation_where_that_is_later_than_its_head() {
+    let state = table(
+        vec![snapshot(1, None, 20.0), snapshot(2, Some(1), 9.0), snapshot(3, Some(2), 1.0)],
+        vec![
+            ("main", branch(3)),
+            ("today", lives(branch(2), 7)),
+            ("at_limit", lives(tag(2), 7)),
+            ("old", lives(branch(2), 7)),
+            ("moved", lives(branch(2), 7)),
+            ("unknown", lives(tag(1), 7)),
+            ("young", lives(branch(3), 7)),
+        ],
+    );
+    let facts =
+        created(&[("today", 2, 0.25), ("at_limit", 2, 7.0), ("old", 2, 7.1), ("moved", 1, 19.0), ("young", 3, 50.0)]);
+    let values = values(5, 1);
+    let plan = super::plan(&state, &values, &facts).unwrap();
+    let verdict = |name: &str| plan.refs.iter().find(|d| d.name.as_str() == name).unwrap().verdict.clone();
+    let limit = || Sourced::new(Age::days(7), Source::Ref);
+    let new = |age: i64, created: Age| RefVerdict::KeepNew { age: Age::days(age), created, limit: limit() };
+    assert_eq!(verdict("today"), new(9, Age::hours(6)));
+    assert_eq!(verdict("at_limit"), new(9, Age::days(7)));
+    assert_eq!(verdict("old"), RefVerdict::DropAged { age: Age::days(9), limit: limit() });
+    assert_eq!(verdict("moved"), new(9, Age::ZERO), "found out for another head");
+    assert_eq!(verdict("unknown"), new(20, Age::ZERO));
+    assert_eq!(verdict("young"), RefVerdict::KeepYoung { age: Age::days(1), limit: limit() });
+    assert_eq!(plan.expired().count(), 0);
+    let wanted: BTreeMap<RefName, Age> =
+        ["today", "at_limit", "old", "moved", "unknown"].map(|name| (RefName::from(name), Age::days(7))).into();
+    assert_eq!(aged(&state, &values), wanted, "only these must be looked up");
+    assert_eq!(dropped(&state, &values), ["at_limit", "moved", "old", "today", "unknown"], "as in the specification");
+}
+
+#[test]
 fn missing_parents_and_cycles_end_the_walk() {
     let state = table(vec![snapshot(2, Some(1), 9.0), snapshot(3, Some(2), 1.0)], vec![("main", branch(3))]);
     assert_eq!(expired(&state, &values(5, 1)), [2]);
@@ -382,6 +429,22 @@ prop_compose! {
     }
 }
 
+/// Facts about any of its refs, also such as were found out for another head.
+fn with_facts(state: TableState) -> impl Strategy<Value = (TableState, RefFacts)> {
+    let one = (any::<bool>(), -1_i64..13);
+    let created = proptest::option::weighted(0.8, proptest::collection::vec(one, state.refs.len()));
+    created.prop_map(move |all| {
+        let created = all.map(|all| {
+            let of = |((name, r), (is_known, days)): ((&RefName, &Ref), (bool, i64))| {
+                let head = SnapshotId(if is_known { r.snapshot.0 } else { r.snapshot.0 + 1 });
+                (name.clone(), Creation { head, at: Timestamp(NOW.0 - days * DAY) })
+            };
+            state.refs.iter().zip(all).map(of).collect()
+        });
+        (state.clone(), RefFacts { created })
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
@@ -405,7 +468,38 @@ proptest! {
     }
 
     #[test]
-    fn a_plan_applied_leaves_nothing_to_do(state in any_table(), age in 0_i64..12, retain in 1_i64..6) {
+    fn what_is_known_beside_the_metadata_only_keeps_more(
+        (state, facts) in any_table().prop_flat_map(with_facts), age in 0_i64..12, retain in 1_i64..6,
+        ref_age in proptest::option::of(0_i64..12), protects in any::<bool>(),
+    ) {
+        let lists = rules(&[("a", protects), ("*", false)]);
+        let values = ExpireValues {
+            floor: Age::ZERO,
+            max_ref_age: Sourced::new(ref_age.map(Age::days), Source::Config),
+            rules: RefRules { refs: lists.clone(), tags: lists },
+            ..values(age, retain)
+        };
+        let (refs, snapshots) = oracle::kept(&state, &values);
+        let plan = super::plan(&state, &values, &facts).unwrap();
+        let gone: BTreeSet<i64> = plan.expired().map(|d| d.id.0).collect();
+        prop_assert!(gone.is_disjoint(&snapshots));
+        for drop in plan.dropped_refs() {
+            prop_assert!(!refs.contains(drop.name.as_str()));
+            prop_assert!(!protects || drop.name.as_str() != "a");
+            // By the words: the age counts from the later of the head's commit and the creation.
+            let Some(head) = state.snapshots.iter().find(|s| s.id == drop.snapshot) else { continue };
+            let Some(all) = &facts.created else { continue };
+            let from = head.at.max(all[&drop.name].at);
+            let limit = state.refs[&drop.name].retention.max_ref_age_ms.or(ref_age.map(|d| d * DAY)).unwrap();
+            prop_assert!(values.now.since(from).0 > limit);
+        }
+    }
+
+    #[test]
+    fn a_plan_applied_leaves_nothing_to_do(
+        (state, facts) in any_table().prop_flat_map(with_facts), age in 0_i64..12, retain in 1_i64..6,
+    ) {
+        let plan = |state: &TableState, values: &ExpireValues| super::plan(state, values, &facts);
         let values = values(age, retain);
         let first = plan(&state, &values).unwrap();
         let gone: BTreeSet<_> = first.expired().map(|d| d.id).collect();

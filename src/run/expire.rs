@@ -12,15 +12,17 @@ use crate::apply::commit::{self, Ended};
 use crate::apply::{Hands, Work, lease, settle};
 use crate::catalog::LoadedTable;
 use crate::clock::Clock;
+use crate::config::RefAge;
 use crate::error::Error;
 use crate::guard::{self, ApprovedPlan, Refusal};
+use crate::inventory::created;
 use crate::inventory::manifests::Unreadable;
 use crate::inventory::reach::{self, Freed, Reader};
 use crate::inventory::world::World;
 use crate::model::{Age, RunId, TableName, Timestamp};
 use crate::plan::roots::{Place, Shared};
 use crate::plan::values::{Configured, Inputs, Request, Source, Sourced};
-use crate::plan::{ExpirePlan, cleanup, expire, retention, values};
+use crate::plan::{ExpirePlan, ExpireValues, RefFacts, cleanup, expire, retention, values};
 use crate::report::{Job, Outcome, PlanReport, TableReport};
 use crate::state::{Bound, Confirmation, FindingKind, Observation, PlanRecord, Severity};
 use crate::sweep;
@@ -187,6 +189,21 @@ async fn place_or_skip(
     Ok(None)
 }
 
+/// What is known of the table's refs beside its metadata. Every run records what it sees, also where ages count
+/// from heads alone: that may change.
+async fn facts(work: &Work<'_>, loaded: &LoadedTable, uuid: Uuid, values: &ExpireValues) -> Result<RefFacts, Error> {
+    let Hands { state, storage, config, .. } = work.hands;
+    let seen = state.see_refs(&loaded.name.catalog, uuid, &loaded.state, work.now).await?;
+    let created = match config.expire.ref_age {
+        RefAge::Spec => None,
+        RefAge::Created => {
+            let aged = retention::aged(&loaded.state, values);
+            Some(created::created(storage, loaded, &aged, &seen, work.now).await)
+        }
+    };
+    Ok(RefFacts { created })
+}
+
 /// A plan with what the guard needs to judge it.
 struct Planned {
     plan: ExpirePlan,
@@ -215,7 +232,8 @@ async fn planned(
         return Err(Unreadable { location: loaded.metadata_location.clone(), reason }.into());
     }
     let values = values::resolve(&loaded.state, inputs)?;
-    let retention = match retention::plan(&loaded.state, &values) {
+    let facts = facts(work, loaded, uuid, &values).boxed().await?;
+    let retention = match retention::plan(&loaded.state, &values, &facts) {
         Ok(retention) => retention,
         Err(named) => {
             report.ended(Outcome::Refused, named.to_string());

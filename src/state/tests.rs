@@ -688,3 +688,35 @@ async fn a_list_in_the_plans_store_is_checked_when_it_is_read() {
     let error = plans.read_list(&list).await.unwrap_err();
     assert!(matches!(error, PlansError::List(ListError::WrongChecksum { .. })), "{error}");
 }
+
+#[tokio::test]
+async fn refs_are_remembered_from_their_first_sighting_until_they_are_gone() {
+    use crate::model::table::tests::empty_table;
+    use crate::model::{Ref, RefKind, Retention, Sighting};
+    let folder = TempDir::new().unwrap();
+    let state = open(&folder).await;
+    let table = |refs: &[(&str, i64)]| {
+        let mut table = empty_table();
+        table.refs.extend(refs.iter().map(|(name, id)| {
+            let r = Ref { snapshot: SnapshotId(*id), kind: RefKind::Tag, retention: Retention::default() };
+            (RefName::from(*name), r)
+        }));
+        table
+    };
+    let sighting = |name: &str, head: i64, first: i64, last: i64| {
+        (RefName::from(name), Sighting { head: SnapshotId(head), first_seen: at(first), last_seen: at(last) })
+    };
+    let see = async |catalog: &str, uuid: u128, refs: &[(&str, i64)], hours: i64| {
+        state.see_refs(catalog, Uuid::from_u128(uuid), &table(refs), at(hours)).await.unwrap()
+    };
+    assert_eq!(
+        see("lake", 1, &[("a", 1), ("b", -2)], 0).await,
+        [sighting("a", 1, 0, 0), sighting("b", -2, 0, 0)].into()
+    );
+    assert_eq!(see("lake", 1, &[("a", 1), ("b", 3)], 5).await, [sighting("a", 1, 0, 5), sighting("b", 3, 5, 5)].into());
+    // Of another catalog and of another table.
+    assert_eq!(see("other", 1, &[("a", 1)], 6).await, [sighting("a", 1, 6, 6)].into());
+    assert_eq!(see("lake", 2, &[("a", 1)], 7).await, [sighting("a", 1, 7, 7)].into());
+    assert_eq!(see("lake", 1, &[("b", 3)], 8).await, [sighting("b", 3, 5, 8)].into());
+    assert_eq!(see("lake", 1, &[("a", 1), ("b", 3)], 9).await, [sighting("a", 1, 9, 9), sighting("b", 3, 5, 9)].into());
+}

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicI64;
 use futures::FutureExt;
 use icewarden::clock::Clock;
 use icewarden::config::{Config, Pattern, Sources};
-use icewarden::model::{Age, SnapshotId, Timestamp};
+use icewarden::model::{Age, SnapshotId, TableState, Timestamp};
 use icewarden::report::{Job, RunReport};
 use icewarden::run::{self, Lake, RunError, RunRequest};
 use icewarden::state::Finding;
@@ -127,11 +127,8 @@ impl Stage {
         buckets: &BTreeMap<String, Bucket>,
         catalog: &Catalog,
         world: &World,
-        sightings: Vec<(String, String, Timestamp)>,
+        sightings: Vec<(String, Timestamp, TableState)>,
     ) -> Result<Ended, String> {
-        if !sightings.is_empty() {
-            return Err("sightings of refs (`created`) are not built yet".to_owned());
-        }
         let sources =
             Sources { folder: Path::new("/"), env: &|_| None, read: &|_| Err(std::io::ErrorKind::NotFound.into()) };
         let (config, _) = Config::parse(config, "config", &sources).map_err(|error| error.to_string())?;
@@ -169,6 +166,11 @@ impl Stage {
             let hands = hands.clone();
             async move { change::hold(&hands, &table).await.unwrap() }.boxed()
         }));
+        for (table, at, state) in &sightings {
+            let Some(uuid) = state.uuid else { return Err(format!("{table} has no uuid")) };
+            let seen = lake.hands.state.see_refs("lake", uuid, state, *at).await;
+            seen.map_err(|error| format!("see {table}: {error}"))?;
+        }
         // The process dies: whatever it was doing is dropped, and the lake with it.
         let ended = tokio::select! {
             ended = run::run(&lake, &request) => ended,

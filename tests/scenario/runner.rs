@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use icewarden::model::{LocationRules, Timestamp};
+use icewarden::catalog::metadata;
+use icewarden::model::{LocationRules, TableState, Timestamp};
 use serde_json::Value;
 
 use super::drive::{Ended, Stage};
@@ -109,7 +110,8 @@ impl Run {
         for (index, step) in self.scenario.steps.iter().enumerate() {
             let name = format!("step {} ({:?})", index + 1, step.job).to_lowercase();
             states += usize::from(step.lose_state);
-            match self.step(&stage, step, states, &mut refused).await {
+            let sightings = if index == 0 && states == 0 { self.sightings() } else { Ok(Vec::new()) };
+            match self.step(&stage, step, states, &mut refused, sightings).await {
                 Ok(differences) => wrong.extend(differences.into_iter().map(|one| format!("{name}: {one}"))),
                 Err(error) => {
                     wrong.push(format!("{name}: {error}"));
@@ -130,7 +132,9 @@ impl Run {
         step: &Step,
         states: usize,
         refused: &mut Option<String>,
+        sightings: Result<Vec<(String, Timestamp, TableState)>, String>,
     ) -> Result<Vec<String>, String> {
+        let sightings = sightings?;
         let at = time(&step.at, self.scenario.now()?)?;
         stage.clock.store(at.0, Ordering::SeqCst);
         let plans = stage.folder.path().join(format!("plans-{states}"));
@@ -148,7 +152,6 @@ impl Run {
         let snapshots = step.snapshot_ids.iter().map(|id| self.snapshot_number(id)).collect::<Result<_, _>>()?;
         let applied = self.catalog.applied.load(Ordering::SeqCst);
         let posted = self.catalog.posted.load(Ordering::SeqCst);
-        let sightings = if states == 0 { self.sightings() } else { Vec::new() };
         let ended = stage
             .drive(&config, step, snapshots, confirm, &self.buckets, &self.catalog, &self.world, sightings)
             .await?;
@@ -165,9 +168,22 @@ impl Run {
         Ok(wrong)
     }
 
-    fn sightings(&self) -> Vec<(String, String, Timestamp)> {
-        let tables = self.world.tables.iter();
-        tables.flat_map(|t| t.sightings.iter().map(|(name, at)| (t.name.clone(), name.clone(), *at))).collect()
+    /// What earlier runs have seen: at each time that a ref of the table was `created`, the refs that were there.
+    fn sightings(&self) -> Result<Vec<(String, Timestamp, TableState)>, String> {
+        let mut all = Vec::new();
+        for table in &self.world.tables {
+            let text = table.metadata.to_string();
+            let state =
+                metadata::parse(text.as_bytes(), &table.metadata_location).map_err(|error| error.to_string())?;
+            let times: BTreeSet<Timestamp> = table.sightings.iter().map(|(_, at)| *at).collect();
+            for at in times {
+                let mut then = state.clone();
+                let is_there = |name: &str| table.sightings.iter().any(|(of, created)| of == name && *created <= at);
+                then.refs.retain(|name, _| name.is_main() || is_there(name.as_str()));
+                all.push((table.name.clone(), at, then));
+            }
+        }
+        Ok(all)
     }
 
     /// A snapshot's number; of several tables the first that has the name counts.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -69,7 +70,7 @@ pub enum ManifestSource {
 }
 
 /// Branch or tag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefKind {
     /// Moves with commits, and keeps ancestors of its head.
@@ -100,7 +101,7 @@ pub struct Ref {
 }
 
 /// A ref's own retention (spec, "Snapshot Retention Policy"); `None` leaves it to the table.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct Retention {
     /// Branches only.
     pub min_snapshots_to_keep: Option<i64>,

@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::values::{ExpireValues, Source, Sourced};
@@ -42,7 +43,7 @@ pub struct RefFacts {
 }
 
 /// What becomes of a ref.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct RefDecision {
     /// Its name.
     pub name: RefName,
@@ -55,7 +56,7 @@ pub struct RefDecision {
 }
 
 /// Keep or drop a ref, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "verdict", content = "because")]
 pub enum RefVerdict {
     /// `main` never goes.
@@ -122,7 +123,7 @@ pub struct SnapshotDecision {
 }
 
 /// Keep or expire a snapshot, and why.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "verdict", content = "because")]
 pub enum SnapshotVerdict {
     /// A retained branch or tag points at it.
@@ -143,7 +144,7 @@ pub enum SnapshotVerdict {
 }
 
 /// Why a snapshot goes.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExpiredBecause {
     /// It is history of a retained branch, beyond its age and number.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::check::CheckRequest;
 use crate::clock::Clock;
 use crate::config::{Config, Pattern, Problem};
 use crate::error::Error;
@@ -54,11 +55,14 @@ pub struct Arguments {
 pub enum Command {
     /// Make a demo lake, clean it, and read every file that is left
     Demo(DemoArguments),
-    /// Check the configuration, the catalogs and the tables
+    /// Check the configuration, the catalogs, the stores and the tables, and tell what is allowed
     Check {
         /// The configuration only: connect to nothing
         #[arg(long)]
         offline: bool,
+        /// Also write a scratch object beside the tables of each store and into the plans store, and delete it again
+        #[arg(long, conflicts_with = "offline")]
+        write: bool,
     },
     /// List tables
     Tables(Selection),
@@ -288,6 +292,9 @@ pub async fn dispatch(arguments: Arguments) -> u8 {
                 Ok(loaded) => loaded,
                 Err(error) => return complain(&error, BAD_USAGE),
             };
+            if let Command::Check { offline, write } = command {
+                return check::command(&config, &warnings, offline, CheckRequest { write }, arguments.json).await;
+            }
             if !warnings.is_empty() {
                 print::note(Problem::list(&warnings));
             }
@@ -306,12 +313,6 @@ fn complain(error: &dyn std::fmt::Display, code: u8) -> u8 {
 }
 
 async fn with_config(command: Command, config: Config, json: bool) -> Result<u8, RunError> {
-    if let Command::Check { offline: true } = command {
-        return Ok(check::offline(&config, json));
-    }
-    if let Command::Check { offline: false } = command {
-        return Ok(check::online(config, json).await);
-    }
     // A request that is wrong by itself is told before anything is opened.
     let request = request(&command);
     if let Some(request) = &request {

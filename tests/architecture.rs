@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each module uses only what stands left of it (and its own parts).
-const ORDER: [&str; 16] = [
+const ORDER: [&str; 17] = [
     "model",
     "clock",
     "config",
@@ -21,6 +21,7 @@ const ORDER: [&str; 16] = [
     "apply",
     "sweep",
     "run",
+    "check",
     "demo",
 ];
 

@@ -195,26 +195,28 @@ fn unmatched(config: &Config, lake: &[catalogs::Seen]) -> Vec<CheckItem> {
 /// The state database, if it can be used, and what is to be said of it and of the plans store.
 async fn remembered(config: &Config, storage: &Storage, request: CheckRequest) -> (Option<State>, Vec<CheckItem>) {
     let began = Clock::boot_ms();
-    let advice = "correct [state] database, or make it usable for this user";
-    let late = format!("no answer in {} s", STATE_LIMIT.as_secs());
     let state = match timeout(STATE_LIMIT, State::open(&config.state.database)).await {
-        Ok(Ok(state)) => Ok(state),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(late.clone()),
+        Ok(opened) => opened.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("no answer in {} s: another process may hold it", STATE_LIMIT.as_secs())),
     };
-    let of_state = match &state {
+    match state {
         Ok(state) => {
-            CheckItem::ok(About::State, "", format!("{}: may be read and written", state.database().display()))
+            let text = format!("{}: may be read and written", state.database().display());
+            let of_state = CheckItem::ok(About::State, "", text).took(began);
+            let of_plans = plans(config, storage, &state, request).await;
+            (Some(state), vec![of_state, of_plans])
         }
-        Err(reason) => CheckItem::fail(About::State, "", reason, advice),
-    };
-    let mut items = vec![of_state.took(began)];
-    let state = state.ok();
-    items.push(plans(config, storage, state.as_ref(), request).await);
-    (state, items)
+        Err(reason) => {
+            let advice = "correct [state] database, or make it usable for this user";
+            let of_state = CheckItem::fail(About::State, "", reason, advice).took(began);
+            // As when a run begins: what is made where it is missing comes after the database.
+            let of_plans = CheckItem::warn(About::Plans, "", "not tried", "mend the state database first");
+            (None, vec![of_state, of_plans])
+        }
+    }
 }
 
-async fn plans(config: &Config, storage: &Storage, state: Option<&State>, request: CheckRequest) -> CheckItem {
+async fn plans(config: &Config, storage: &Storage, state: &State, request: CheckRequest) -> CheckItem {
     let began = Clock::boot_ms();
     let location = config.state.plans.as_str();
     let advice = "correct [state] plans, or make it usable for this user";
@@ -224,12 +226,10 @@ async fn plans(config: &Config, storage: &Storage, state: Option<&State>, reques
         Err(error) => return fail(error.to_string()),
     };
     // As opening a lake does: keeps and holds are read.
-    if let Some(state) = state {
-        match timeout(STATE_LIMIT, plans.restore(state)).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => return fail(error.to_string()),
-            Err(_) => return fail(format!("{location}: no answer in {} s", STATE_LIMIT.as_secs())),
-        }
+    match timeout(STATE_LIMIT, plans.restore(state)).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => return fail(error.to_string()),
+        Err(_) => return fail(format!("{location}: no answer in {} s", STATE_LIMIT.as_secs())),
     }
     let root = match storage.rules().root(location) {
         Ok(root) => root,

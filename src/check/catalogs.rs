@@ -21,7 +21,7 @@ use crate::storage::Storage;
 /// To open a catalog: an answer to one question, with its retries.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
 /// To list the tables of a catalog.
-const LIST_LIMIT: Duration = Duration::from_secs(60);
+const LIST_LIMIT: Duration = Duration::from_mins(1);
 /// To load one table.
 const LOAD_LIMIT: Duration = Duration::from_secs(30);
 /// To load all tables of a catalog.
@@ -175,13 +175,11 @@ fn of_commits(name: &str, committing: &Committing) -> CheckItem {
 
 /// The table, and whether there was no answer in time.
 async fn load(catalog: &Catalog, table: &ListedTable) -> (Result<LoadedTable, CatalogError>, bool) {
-    match timeout(LOAD_LIMIT, catalog.load(&table.name)).await {
-        Ok(loaded) => (loaded.map(|loaded| LoadedTable { metadata: Bytes::new(), ..loaded }), false),
-        Err(_) => {
-            let reason = format!("no answer in {} s", LOAD_LIMIT.as_secs());
-            (Err(CatalogError::BadAnswer { table: table.name.clone(), reason }), true)
-        }
+    if let Ok(loaded) = timeout(LOAD_LIMIT, catalog.load(&table.name)).await {
+        return (loaded.map(|loaded| LoadedTable { metadata: Bytes::new(), ..loaded }), false);
     }
+    let reason = format!("no answer in {} s", LOAD_LIMIT.as_secs());
+    (Err(CatalogError::BadAnswer { table: table.name.clone(), reason }), true)
 }
 
 #[cfg(test)]

@@ -121,7 +121,7 @@ pub(super) async fn used(storage: &Storage, folder: &Root, sample: &Root, reques
         Err(error) => {
             let mut item = fail(error.to_string());
             if let Some(left) = &error.left {
-                item.advice = Some(format!("{advice}; delete {left}, which this check left behind"));
+                item.advice = Some(format!("{advice}; delete {left}, if this check left it behind"));
             }
             item
         }

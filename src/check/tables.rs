@@ -9,9 +9,12 @@ use crate::error::Error;
 use crate::inventory::world::{SurveyError, World};
 use crate::model::{TableName, Timestamp};
 use crate::run;
-use crate::state::State;
+use crate::state::{HoldScope, State};
 use crate::storage::Storage;
 use crate::sweep::{self, Obstacle};
+
+/// What ends a hold.
+const RELEASE: &str = "icewarden hold list; icewarden hold release";
 
 /// A line for each table that no run would change now, and one for all.
 pub(super) async fn judge(
@@ -28,7 +31,8 @@ pub(super) async fn judge(
         Ok(world) => (Some(world), None),
         Err(error) => (None, Some(error)),
     };
-    let mut items = Vec::new();
+    let mut items = wide_holds(state).await;
+    let count = items.len();
     for table in asked.clone() {
         let found = match &table.loaded {
             Err(error) => Some(Found::Fails(error.to_string())),
@@ -39,8 +43,25 @@ pub(super) async fn judge(
         };
         items.extend(found.map(|found| found.item(&table.name)));
     }
-    items.push(all(asked.count(), &items, blind));
+    let of_all = all(asked.count(), &items[count..], blind);
+    items.push(of_all);
     items
+}
+
+/// Holds on more than one table, each told once.
+async fn wide_holds(state: Option<&State>) -> Vec<CheckItem> {
+    let Some(state) = state else { return Vec::new() };
+    match state.holds().await {
+        Ok(holds) => holds
+            .into_iter()
+            .filter(|hold| !matches!(hold.scope, HoldScope::Table(_)))
+            .map(|hold| {
+                let text = format!("{} is held by {}: {}", hold.scope, hold.by, hold.reason);
+                CheckItem::warn(About::Tables, "", text, RELEASE)
+            })
+            .collect(),
+        Err(error) => vec![CheckItem::fail(About::State, "", error.to_string(), "correct [state] database")],
+    }
 }
 
 /// All tables with their folders, as a run sees them.
@@ -111,11 +132,11 @@ fn judge_one(
 async fn refused(state: Option<&State>, table: &LoadedTable, now: Timestamp) -> Option<Found> {
     let (state, uuid) = (state?, table.state.uuid?);
     match state.held(&table.name).await {
-        Ok(Some(hold)) => {
-            let advice = Some("icewarden hold list; icewarden hold release");
-            return Some(Found::Passed("held", format!("by {}: {}", hold.by, hold.reason), advice));
+        Ok(Some(hold)) if matches!(hold.scope, HoldScope::Table(_)) => {
+            return Some(Found::Passed("held", format!("by {}: {}", hold.by, hold.reason), Some(RELEASE)));
         }
-        Ok(None) => {}
+        // One on more than this table is told once.
+        Ok(_) => {}
         Err(error) => return Some(Found::Fails(error.to_string())),
     }
     match sweep::unplanned_removal(state, uuid, now).await {

@@ -89,10 +89,12 @@ impl Storage {
             Err(_) => Err(late()),
         };
         if let Err(source) = put {
-            // Without a clear answer it may have been written all the same.
+            // Without a clear answer it may have been written all the same, or be so after our delete.
             let is_unclear = source.kind == StorageErrorKind::Unavailable;
-            let is_deleted = !is_unclear || matches!(timeout(each, store.delete(&path)).await, Ok(Ok(())));
-            return Err(ProbeError { doing: "write", source, left: (!is_deleted).then_some(key) });
+            if is_unclear {
+                let _tried = timeout(each, store.delete(&path)).await;
+            }
+            return Err(ProbeError { doing: "write", source, left: is_unclear.then_some(key) });
         }
         let read = match timeout(each, async { store.get(&path).await?.bytes().await }).await {
             Ok(Ok(bytes)) if bytes == SCRATCH => Ok(()),

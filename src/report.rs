@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -11,7 +12,7 @@ use crate::plan::{ExpirePlan, ExpiredBecause, KeptFile, RefDecision, SnapshotVer
 use crate::storage::StorageErrorKind;
 
 /// What a run does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Job {
     /// Expire snapshots and refs.
@@ -34,7 +35,7 @@ impl Job {
 }
 
 /// How it ended for a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// All was done, or there was nothing to do.
@@ -63,7 +64,7 @@ impl Outcome {
 }
 
 /// A whole run.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct RunReport {
     /// Its id.
     pub run: RunId,
@@ -111,7 +112,7 @@ impl RunReport {
 }
 
 /// What became of one table.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct TableReport {
     /// Which.
     pub table: TableName,
@@ -169,7 +170,7 @@ impl TableReport {
 }
 
 /// Numbers of a table.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[allow(missing_docs)] // each is named for what it counts
 pub struct Counts {
     pub expired_snapshots: u64,
@@ -195,7 +196,7 @@ pub struct Counts {
 }
 
 /// A plan in short.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct PlanReport {
     /// For `--confirm`.
     pub id: PlanId,
@@ -289,7 +290,7 @@ pub fn quoted(text: &str) -> String {
 }
 
 /// A commit that was made.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct CommitReport {
     /// The metadata file that it made.
     pub metadata_location: String,
@@ -302,7 +303,7 @@ pub struct CommitReport {
 }
 
 /// A mark list that was written.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct MarksReport {
     /// For `icewarden marks`.
     pub id: String,
@@ -317,7 +318,7 @@ pub struct MarksReport {
 }
 
 /// What became of a mark list, or would become of it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct SweepReport {
     /// For `icewarden marks`.
     pub id: String,
@@ -338,7 +339,7 @@ pub struct SweepReport {
 }
 
 /// A marked file that was not deleted.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct NotDeleted {
     /// Which.
     pub location: String,
@@ -347,7 +348,7 @@ pub struct NotDeleted {
 }
 
 /// Why a marked file was not deleted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Because {
     /// It was not there.

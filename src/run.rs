@@ -7,19 +7,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::FutureExt;
+use futures::future::join_all;
 use futures::stream::{self, StreamExt};
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::apply::{Hands, Work, lease};
-use crate::catalog::Catalog;
 use crate::catalog::rest::RestCatalog;
 use crate::catalog::sql::SqlCatalog;
+use crate::catalog::{Catalog, LoadedTable};
 use crate::clock::Clock;
-use crate::config::{CatalogKind, Config, EffectivePolicy, Mode, Pattern};
+use crate::config::{CatalogConfig, CatalogKind, Config, EffectivePolicy, Mode, Pattern};
 use crate::error::Error;
 use crate::inventory::world::{Surveyor, World};
 use crate::model::{Age, PlanId, RunId, SnapshotId, TableName, Timestamp};
+use crate::plan::ExpireValues;
+use crate::plan::values::{self, BadProperty};
 use crate::report::{Job, Outcome, RunReport, TableReport};
 use crate::state::{Closed, LeaseGuard, MarkFilter, MarkList, Plans, State};
 use crate::storage::Storage;
@@ -54,22 +57,7 @@ impl Lake {
         let state = State::open(&config.state.database).await?;
         let plans = Plans::open(storage.clone(), &config.state.plans)?;
         plans.restore(&state).await?;
-        let mut catalogs = Vec::new();
-        for catalog in &config.catalogs {
-            let (name, warehouse) = (catalog.name.as_str(), catalog.warehouse.as_deref());
-            let opened = match &catalog.kind {
-                CatalogKind::Sql { uri } => {
-                    SqlCatalog::open(name, uri, warehouse, storage.clone()).await.map(Catalog::Sql)
-                }
-                CatalogKind::Rest(rest) => {
-                    RestCatalog::open(name, rest, warehouse, storage.clone()).await.map(Catalog::Rest)
-                }
-            };
-            // The others can be worked on without it.
-            catalogs.push(
-                opened.unwrap_or_else(|error| Catalog::Broken { name: name.to_owned(), reason: error.to_string() }),
-            );
-        }
+        let catalogs = join_all(config.catalogs.iter().map(|catalog| open_catalog(catalog, &storage).boxed())).await;
         let hands = Hands { config: Arc::new(config), storage, state, plans, clock, progress: Arc::default() };
         Ok(Self { catalogs, hands, surveyor: Surveyor::default() })
     }
@@ -97,6 +85,22 @@ impl Lake {
         let Hands { state, storage, clock, .. } = &self.hands;
         Ok(self.surveyor.fresh(&self.catalogs, state, storage.rules(), clock.now()).await?)
     }
+}
+
+/// Opens a catalog; one that cannot be opened says why, and the others can be worked on without it.
+pub async fn open_catalog(catalog: &CatalogConfig, storage: &Storage) -> Catalog {
+    let (name, warehouse) = (catalog.name.as_str(), catalog.warehouse.as_deref());
+    let opened = match &catalog.kind {
+        CatalogKind::Sql { uri } => SqlCatalog::open(name, uri, warehouse, storage.clone()).await.map(Catalog::Sql),
+        CatalogKind::Rest(rest) => RestCatalog::open(name, rest, warehouse, storage.clone()).await.map(Catalog::Rest),
+    };
+    opened.unwrap_or_else(|error| Catalog::Broken { name: name.to_owned(), reason: error.to_string() })
+}
+
+/// The values that an expiry without further wishes resolves for this table, if they can be.
+pub fn values_of(config: &Config, table: &LoadedTable, now: Timestamp) -> Result<ExpireValues, BadProperty> {
+    let request = RunRequest::look(Job::Expire, "");
+    values::resolve(&table.state, &expire::inputs(config, &request, &table.name, now))
 }
 
 /// What is asked for.

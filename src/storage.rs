@@ -17,8 +17,10 @@ use crate::config::Secret;
 use crate::model::{Age, BadLocation, Location, LocationRules, ObjectFacts, Timestamp, Unrepresentable};
 
 mod delete;
+mod probe;
 
 pub use delete::Deleted;
+pub use probe::{ProbeError, Versioning};
 
 /// How long a store may take to tell its time.
 const CLOCK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
@@ -138,27 +140,31 @@ impl Storage {
             kind: StorageErrorKind::Unavailable,
             reason,
         };
-        let options = self.options.get(location.store());
         let store: Arc<dyn ObjectStore> = match location.scheme() {
             "file" => Arc::new(LocalFileSystem::new().with_fsync(true)),
-            "s3" => {
-                let mut builder =
-                    AmazonS3Builder::from_env().with_bucket_name(location.authority()).with_retry(RetryConfig {
-                        max_retries: 5,
-                        retry_timeout: std::time::Duration::from_mins(1),
-                        ..RetryConfig::default()
-                    });
-                for (key, value) in options.into_iter().flatten() {
-                    let key: AmazonS3ConfigKey =
-                        key.parse().map_err(|error: object_store::Error| unavailable(error.to_string()))?;
-                    builder = builder.with_config(key, value.reveal());
-                }
-                Arc::new(builder.build().map_err(|error| unavailable(error.to_string()))?)
-            }
+            "s3" => Arc::new(self.s3(location)?.build().map_err(|error| unavailable(error.to_string()))?),
             other => return Err(unavailable(format!("no store is known for {other}:// (known: file, s3)"))),
         };
         stores.insert(location.store().to_owned(), Arc::clone(&store));
         Ok(store)
+    }
+
+    /// An S3 client for this location's bucket, as configured.
+    fn s3(&self, location: &Location) -> Result<AmazonS3Builder, StorageError> {
+        let mut builder = AmazonS3Builder::from_env().with_bucket_name(location.authority()).with_retry(RetryConfig {
+            max_retries: 5,
+            retry_timeout: std::time::Duration::from_mins(1),
+            ..RetryConfig::default()
+        });
+        for (key, value) in self.options.get(location.store()).into_iter().flatten() {
+            let key: AmazonS3ConfigKey = key.parse().map_err(|error: object_store::Error| StorageError {
+                location: location.raw().to_owned(),
+                kind: StorageErrorKind::Unavailable,
+                reason: error.to_string(),
+            })?;
+            builder = builder.with_config(key, value.reveal());
+        }
+        Ok(builder)
     }
 }
 

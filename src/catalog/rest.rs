@@ -16,7 +16,7 @@ use self::listing::HeldLister;
 use super::auth::Auth;
 use super::http::{self, Failure, Patience, complaint, explain, was_not_sent};
 use super::metadata::{self, MetadataError};
-use super::{CatalogError, CommitOutcome, LoadedTable};
+use super::{CatalogError, CommitOutcome, Committing, LoadedTable};
 use crate::config::RestConfig;
 use crate::model::{TableName, TableState};
 use crate::storage::{Storage, StorageErrorKind};
@@ -43,6 +43,8 @@ pub struct RestCatalog {
     /// `<uri>/v1`, with the server's prefix.
     base: String,
     separator: String,
+    /// Whether the server lists commits among what it offers; none where it lists nothing.
+    offers_commits: Option<bool>,
     storage: Storage,
 }
 
@@ -69,6 +71,8 @@ struct ConfigAnswer {
     overrides: Option<BTreeMap<String, Value>>,
     #[serde(default)]
     defaults: Option<BTreeMap<String, Value>>,
+    #[serde(default)]
+    endpoints: Option<Vec<Value>>,
 }
 
 impl ConfigAnswer {
@@ -115,12 +119,24 @@ impl RestCatalog {
         let separator = config.get("namespace-separator").unwrap_or(DEFAULT_SEPARATOR).to_owned();
         let (name, uri, warehouse) = (name.to_owned(), uri.to_owned(), warehouse.map(str::to_owned));
         let lister = HeldLister::default();
-        Ok(Self { name, client, patience, auth, uri, warehouse, lister, base, separator, storage })
+        let offers_commits = config
+            .endpoints
+            .map(|offered| offered.iter().any(|endpoint| endpoint.as_str().is_some_and(is_commit_endpoint)));
+        Ok(Self { name, client, patience, auth, uri, warehouse, lister, base, separator, offers_commits, storage })
     }
 
     /// The name of its `[[catalog]]`.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether the server says that it takes commits.
+    pub fn committing(&self) -> Committing {
+        match self.offers_commits {
+            Some(true) => Committing::Offered("the server offers it"),
+            Some(false) => Committing::Refused("the server does not offer commits to tables".to_owned()),
+            None => Committing::Untold("the server does not tell what it offers"),
+        }
     }
 
     /// The table with all of its snapshots; what the server says and what its file says must agree (safety rule 9).
@@ -229,6 +245,15 @@ impl RestCatalog {
         let namespace = http::namespace(&table.namespace, &self.separator)?;
         Ok(format!("{}/namespaces/{namespace}/tables/{}", self.base, http::segment(&table.name)?))
     }
+}
+
+/// Whether an entry of `endpoints` is the one for commits to a table; with or without a prefix, however its parts are
+/// called.
+fn is_commit_endpoint(endpoint: &str) -> bool {
+    let Some((method, path)) = endpoint.split_once(' ') else { return false };
+    let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+    let is_table = matches!(segments.as_slice(), [.., "namespaces", _, "tables", table] if table.starts_with('{'));
+    method == "POST" && is_table
 }
 
 /// The body of the answer to a request that changes nothing.

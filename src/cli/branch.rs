@@ -1,6 +1,7 @@
 //! `branch`: the branches of tables, and what an operator does with one.
 
 use clap::Subcommand;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::text::{count, counted, left, minute, right, table as laid_out};
@@ -156,11 +157,22 @@ fn go_on(request: &BranchRequest, table: &str) -> String {
     format!("icewarden branch {verb} {} {name}{rest} --apply", quoted(table))
 }
 
-#[derive(Debug, Serialize)]
-struct Line<'a, T> {
-    table: &'a TableName,
-    #[serde(flatten)]
-    branch: &'a T,
+/// A line of `branch list` and `branch inspect`.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum Line<'a> {
+    /// A branch that is there.
+    There {
+        table: &'a TableName,
+        #[serde(flatten)]
+        branch: &'a Branch,
+    },
+    /// One that was dropped.
+    Gone {
+        table: &'a TableName,
+        #[serde(flatten)]
+        dropped: &'a Gone,
+    },
 }
 
 async fn list(lake: &Lake, patterns: &[Pattern], json: bool) -> Result<u8, RunError> {
@@ -169,10 +181,10 @@ async fn list(lake: &Lake, patterns: &[Pattern], json: bool) -> Result<u8, RunEr
         let (table, branches) = (&of_table.table, &of_table.branches);
         if json {
             for branch in branches {
-                print::json(&Line { table, branch });
+                print::json(&Line::There { table, branch });
             }
-            for branch in &of_table.dropped {
-                print::json(&Line { table, branch });
+            for dropped in &of_table.dropped {
+                print::json(&Line::Gone { table, dropped });
             }
         } else {
             listed(of_table);
@@ -250,7 +262,7 @@ async fn inspect(lake: &Lake, pattern: &str, name: &str, json: bool) -> Result<u
         for branch in of_table.branches.iter().filter(|branch| branch.name.as_str() == name) {
             met = true;
             if json {
-                print::json(&Line { table, branch });
+                print::json(&Line::There { table, branch });
             } else {
                 inspected(table, branch, of_table.now).iter().for_each(print::line);
             }
@@ -258,7 +270,7 @@ async fn inspect(lake: &Lake, pattern: &str, name: &str, json: bool) -> Result<u
         for gone in of_table.dropped.iter().filter(|gone| gone.name.as_str() == name) {
             met = true;
             if json {
-                print::json(&Line { table, branch: gone });
+                print::json(&Line::Gone { table, dropped: gone });
             } else {
                 print::line(format!("{table}: {}", gone_text(gone, of_table.now)));
                 let (table, name) = (quoted(&table.to_string()), quoted(name));

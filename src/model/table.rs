@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -72,7 +73,7 @@ pub enum ManifestSource {
 }
 
 /// Branch or tag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefKind {
     /// Moves with commits, and keeps ancestors of its head.
@@ -97,7 +98,7 @@ impl RefKind {
 }
 
 /// A branch or tag with its own retention.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct Ref {
     /// The snapshot it points at.
     pub snapshot: SnapshotId,
@@ -108,7 +109,7 @@ pub struct Ref {
 }
 
 /// A ref's own retention (spec, "Snapshot Retention Policy"); `None` leaves it to the table.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct Retention {
     /// Branches only.
     pub min_snapshots_to_keep: Option<i64>,

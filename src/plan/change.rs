@@ -1,5 +1,6 @@
 //! Changes of refs alone, asked for by an operator or by a policy's `set_retention`: no snapshot goes with them.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -7,7 +8,7 @@ use crate::config::RefRules;
 use crate::model::{DroppedRef, Ref, RefKind, RefName, Retention, SnapshotId, TableName, TableState};
 
 /// What is asked for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Wanted {
     /// A branch goes; its snapshots stay for the drop grace.
@@ -33,7 +34,7 @@ impl Wanted {
 }
 
 /// Refs of a table, before and after.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct RefChange {
     /// Which table.
     pub table: TableName,
@@ -46,7 +47,7 @@ pub struct RefChange {
 }
 
 /// A ref, before and after.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ChangedRef {
     /// Its name.
     pub name: RefName,

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::values::{ExpireValues, Source, Sourced, pick};
@@ -34,7 +35,7 @@ pub struct RefFacts {
 }
 
 /// What becomes of a ref.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct RefDecision {
     /// Its name.
     pub name: RefName,
@@ -49,7 +50,7 @@ pub struct RefDecision {
 }
 
 /// The retention of a ref, each value with its source; the floor is not in it yet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct RefValues {
     /// It goes when its head is older; `None` is never.
     pub max_age: Option<Sourced<Age>>,
@@ -62,7 +63,7 @@ pub struct RefValues {
 }
 
 /// Keep or drop a ref, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "verdict", content = "because")]
 pub enum RefVerdict {
     /// `main` never goes.

@@ -14,6 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::refs::{RefDecision, RefFacts, RefValues, decide, ref_values, to_set};
@@ -50,7 +51,7 @@ pub struct SnapshotDecision {
 }
 
 /// Keep or expire a snapshot, and why.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "verdict", content = "because")]
 pub enum SnapshotVerdict {
     /// A retained branch or tag points at it.
@@ -80,7 +81,7 @@ pub enum SnapshotVerdict {
 }
 
 /// Why a snapshot goes.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExpiredBecause {
     /// It is history of a retained branch, beyond its age and number.

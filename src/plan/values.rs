@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::RefRules;
@@ -19,7 +20,7 @@ pub const MIN_SNAPSHOTS: &str = "history.expire.min-snapshots-to-keep";
 pub const MAX_REF_AGE: &str = "history.expire.max-ref-age-ms";
 
 /// Where a value comes from.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// The ref itself.
@@ -64,7 +65,7 @@ impl fmt::Display for Source {
 }
 
 /// A value and where it comes from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct Sourced<T> {
     /// The value.
     pub value: T,

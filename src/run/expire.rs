@@ -13,20 +13,19 @@ use crate::apply::commit::{self, Ended};
 use crate::apply::{Hands, Work, lease, settle};
 use crate::catalog::LoadedTable;
 use crate::clock::Clock;
-use crate::config::{Mode, RefAge};
+use crate::config::{Config, Mode, RefAge};
 use crate::error::Error;
 use crate::guard::{self, ApprovedPlan, Refusal};
 use crate::inventory::created;
-use crate::inventory::manifests::Unreadable;
 use crate::inventory::reach::{self, Freed, Reader};
 use crate::inventory::world::World;
 use crate::model::{Age, Ref, RefName, RunId, Sighting, TableName, Timestamp};
-use crate::plan::roots::{Place, Shared};
+use crate::plan::roots::Place;
 use crate::plan::values::{Configured, Inputs, Request, Source, Sourced};
 use crate::plan::{ExpirePlan, ExpireValues, RefFacts, cleanup, expire, refs, retention, values};
 use crate::report::{Job, Outcome, PlanReport, TableReport, quoted};
 use crate::state::{Bound, Confirmation, Finding, FindingKind, Observation, PlanRecord, Severity};
-use crate::sweep;
+use crate::sweep::{self, Obstacle};
 
 /// Conflicts are answered with new plans for this long (safety rule 9).
 const PLAN_AGAIN_FOR_MS: u64 = 10 * 60_000;
@@ -46,18 +45,11 @@ pub(super) async fn table(
     let catalog = lake.catalog(&name.catalog).ok_or_else(|| no_catalog(name))?;
     let loaded = catalog.load(name).await?;
     report.uuid = loaded.state.uuid;
-    if !loaded.state.gc_enabled() {
-        report.ended(Outcome::Skipped, "gc.enabled is not true");
-        return Ok(());
-    }
-    let Some(uuid) = loaded.state.uuid else {
-        report.ended(Outcome::Skipped, Shared::NoUuid.to_string());
-        return Ok(());
-    };
     // Before the lease, which twins share.
-    if place_or_skip(&lake.hands, &loaded, uuid, world, now, report).await?.is_none() {
+    if place_or_skip(&lake.hands, &loaded, world, now, report).await?.is_none() {
         return Ok(());
     }
+    let Some(uuid) = loaded.state.uuid else { return Ok(()) };
     let limit = request.trigger.limit(&lake.hands.config.policy_for(name));
     let request = &RunRequest { apply: request.apply && limit > Mode::Observe, ..request.clone() };
     let lease = if request.apply { lease(&lake.hands.state, uuid, format!("expiry of {name}")).await? } else { None };
@@ -76,7 +68,7 @@ async fn under_lease(
 ) -> Result<(), Error> {
     let reader =
         Reader::new(work.hands.storage.clone(), work.hands.config.limits.memory / 4, Arc::clone(&work.hands.progress));
-    let inputs = inputs(work, request, name);
+    let inputs = inputs(&work.hands.config, request, name, work.now);
     let began = Clock::boot_ms();
     let mut pause = Duration::from_millis(100);
     loop {
@@ -141,8 +133,7 @@ async fn sweep_now(work: &mut Work<'_>, name: &TableName, uuid: Uuid, report: &m
 }
 
 /// What the values of this table are resolved from.
-pub(super) fn inputs(work: &Work<'_>, request: &RunRequest, name: &TableName) -> Inputs {
-    let config = &work.hands.config;
+pub(super) fn inputs(config: &Config, request: &RunRequest, name: &TableName, now: Timestamp) -> Inputs {
     let effective = config.policy_for(name);
     let policy = effective.expire;
     let sourced = |pattern: &crate::config::Pattern| Source::Policy(pattern.as_str().to_owned());
@@ -163,40 +154,42 @@ pub(super) fn inputs(work: &Work<'_>, request: &RunRequest, name: &TableName) ->
             keep_fork_points: config.expire.keep_fork_points,
             rules: effective.rules,
         },
-        now: work.now,
+        now,
     }
 }
 
-/// The table's folders, or a skip with its finding where they are not its alone (safety rule 6).
+/// The table's folders, or a skip, with its finding where they are not its alone (safety rules 4 and 6).
 async fn place_or_skip(
     hands: &Hands,
     loaded: &LoadedTable,
-    uuid: Uuid,
     world: &World,
     now: Timestamp,
     report: &mut TableReport,
 ) -> Result<Option<Place>, Error> {
-    let name = &loaded.name;
-    let shared = match sweep::place(hands, loaded, world)? {
+    let (name, uuid) = (&loaded.name, loaded.state.uuid);
+    let obstacle = match sweep::eligible(&hands.config, hands.storage.rules(), loaded, world)? {
         Ok(place) => {
-            hands.state.resolve_kind(FindingKind::SharedLocation, name, Some(uuid), now).await?;
+            hands.state.resolve_kind(FindingKind::SharedLocation, name, uuid, now).await?;
             return Ok(Some(place));
         }
-        Err(shared) => shared,
+        Err(Obstacle::Encrypted) => return Err(sweep::encrypted(loaded).into()),
+        Err(obstacle) => obstacle,
     };
-    let seen = Observation {
-        kind: FindingKind::SharedLocation,
-        table: name.clone(),
-        uuid: Some(uuid),
-        ref_name: None,
-        severity: Severity::Warning,
-        numbers: json!({}),
-        message: format!("{name} is skipped: {shared}"),
-        advice: "give one of them its own location, or name the other in a policy's `exclusive`".to_owned(),
-    };
-    // Boxed, here and below: otherwise the compiler cannot see that a run may be spawned.
-    hands.state.raise(&seen, now).boxed().await?;
-    report.ended(Outcome::Skipped, shared.to_string());
+    if let (Obstacle::Shared(shared), Some(_)) = (&obstacle, uuid) {
+        let seen = Observation {
+            kind: FindingKind::SharedLocation,
+            table: name.clone(),
+            uuid,
+            ref_name: None,
+            severity: Severity::Warning,
+            numbers: json!({}),
+            message: format!("{name} is skipped: {shared}"),
+            advice: "give one of them its own location, or name the other in a policy's `exclusive`".to_owned(),
+        };
+        // Boxed, here and below: otherwise the compiler cannot see that a run may be spawned.
+        hands.state.raise(&seen, now).boxed().await?;
+    }
+    report.ended(Outcome::Skipped, obstacle.to_string());
     Ok(None)
 }
 
@@ -279,17 +272,9 @@ async fn planned(
     report: &mut TableReport,
 ) -> Result<Option<Planned>, Error> {
     let name = &loaded.name;
-    if !loaded.state.gc_enabled() {
-        report.ended(Outcome::Skipped, "gc.enabled is not true");
-        return Ok(None);
-    }
-    let Some(place) = place_or_skip(work.hands, loaded, uuid, world, work.now, report).await? else {
+    let Some(place) = place_or_skip(work.hands, loaded, world, work.now, report).await? else {
         return Ok(None);
     };
-    if loaded.state.is_encrypted {
-        let reason = "the table is encrypted, which is not supported".to_owned();
-        return Err(Unreadable { location: loaded.metadata_location.clone(), reason }.into());
-    }
     let values = values::resolve(&loaded.state, inputs)?;
     let facts = facts(work, loaded, uuid, &values).boxed().await?;
     lost_retention(work, loaded, uuid, &facts).boxed().await?;
@@ -353,7 +338,7 @@ async fn approved(
         .map(|confirmation| confirmation.bound)
         .collect();
     let hold = if request.apply { state.held(&plan.table).await? } else { None };
-    let finding = sweep::unplanned_removal(work).await?;
+    let finding = sweep::unplanned_removal(state, work.uuid, work.now).await?;
     let facts = guard::Facts {
         state: &loaded.state,
         place: &place,

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use iceberg::{TableRequirement, TableUpdate};
 
 use crate::model::{TableName, TableState, Timestamp};
+use crate::storage::Storage;
 
 mod auth;
 mod http;
@@ -51,6 +52,8 @@ pub struct LoadedTable {
     pub metadata: Bytes,
     /// What we make of it.
     pub state: Arc<TableState>,
+    /// What its files are read and deleted with: keys that the catalog lends for them, and for no other table's.
+    pub storage: Storage,
 }
 
 /// What became of a commit.

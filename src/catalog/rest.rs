@@ -13,15 +13,18 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use self::listing::HeldLister;
+use self::vended::{DELEGATION, Vended};
 use super::auth::Auth;
 use super::http::{self, Failure, Patience, complaint, explain, was_not_sent};
 use super::metadata::{self, MetadataError};
 use super::{CatalogError, CommitOutcome, LoadedTable};
+use crate::clock::Clock;
 use crate::config::RestConfig;
 use crate::model::{TableName, TableState};
 use crate::storage::{Storage, StorageErrorKind};
 
 mod listing;
+mod vended;
 
 /// Between namespace levels where the server does not say, percent-encoded.
 const DEFAULT_SEPARATOR: &str = "%1F";
@@ -44,6 +47,15 @@ pub struct RestCatalog {
     base: String,
     separator: String,
     storage: Storage,
+    /// Whether the server is asked to lend keys to storage.
+    lends: bool,
+}
+
+/// What the server says of a table.
+struct Answer {
+    location: String,
+    state: TableState,
+    vended: Vended,
 }
 
 /// What a load answers, as far as we read it.
@@ -53,6 +65,10 @@ struct LoadAnswer<'a> {
     metadata_location: Option<String>,
     #[serde(borrow)]
     metadata: Option<&'a RawValue>,
+    #[serde(default)]
+    config: Value,
+    #[serde(default)]
+    storage_credentials: Value,
 }
 
 #[derive(Deserialize)]
@@ -100,6 +116,7 @@ impl RestCatalog {
         let uri = config.uri.trim_end_matches('/');
         let client = http::client(&config.headers, config.ca.as_ref(), patience).map_err(failed)?;
         let auth = Auth::new(config, patience).map_err(failed)?;
+        let lends = config.vended_credentials;
         let query: Vec<(&str, &str)> = warehouse.map(|warehouse| ("warehouse", warehouse)).into_iter().collect();
         let request = client.get(format!("{uri}/v1/config")).query(&query);
         let body = get(&auth, request, patience).await.map_err(|failure| failed(failure.reason))?;
@@ -115,7 +132,7 @@ impl RestCatalog {
         let separator = config.get("namespace-separator").unwrap_or(DEFAULT_SEPARATOR).to_owned();
         let (name, uri, warehouse) = (name.to_owned(), uri.to_owned(), warehouse.map(str::to_owned));
         let lister = HeldLister::default();
-        Ok(Self { name, client, patience, auth, uri, warehouse, lister, base, separator, storage })
+        Ok(Self { name, client, patience, auth, uri, warehouse, lister, base, separator, storage, lends })
     }
 
     /// The name of its `[[catalog]]`.
@@ -127,8 +144,10 @@ impl RestCatalog {
     pub async fn load(&self, table: &TableName) -> Result<LoadedTable, CatalogError> {
         let mut differs = String::new();
         for attempt in 1..=LOAD_ATTEMPTS {
-            let (location, answered) = self.ask(table).await?;
-            let (metadata, state) = match metadata::read(&self.storage, &location).await {
+            let asked_at = Clock::system();
+            let Answer { location, state: answered, vended } = self.ask(table, "all").await?;
+            let storage = self.storage_of(table, &location, &answered, &vended, asked_at);
+            let (metadata, state) = match metadata::read(&storage, &location).await {
                 Ok(read) => read,
                 // The server may have removed it since, as it fell off the log.
                 Err(MetadataError::Storage(error))
@@ -140,8 +159,8 @@ impl RestCatalog {
             };
             match difference(&answered, &state) {
                 None => {
-                    let state = Arc::new(state);
-                    return Ok(LoadedTable { name: table.clone(), metadata_location: location, metadata, state });
+                    let (name, state) = (table.clone(), Arc::new(state));
+                    return Ok(LoadedTable { name, metadata_location: location, metadata, state, storage });
                 }
                 Some(what) => differs = format!("the catalog's answer and {location} differ: {what}"),
             }
@@ -200,20 +219,28 @@ impl RestCatalog {
         judge(status, &body)
     }
 
-    /// What the server says of the table now, and where its file is.
-    async fn ask(&self, table: &TableName) -> Result<(String, TableState), CatalogError> {
+    /// What the server says of the table now, with `all` of its snapshots or those of `refs`.
+    async fn ask(&self, table: &TableName, snapshots: &'static str) -> Result<Answer, CatalogError> {
         let url = self.table_url(table).map_err(|reason| bad_answer(table, reason))?;
-        let request = self
+        let mut request = self
             .client
             .get(url)
-            .query(&[("snapshots", "all")])
+            .query(&[("snapshots", snapshots)])
             .header(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        if self.lends {
+            request = request.header(DELEGATION.0, DELEGATION.1);
+        }
         let body = get(&self.auth, request, self.patience).await.map_err(|failure| match failure.status {
             Some(StatusCode::NOT_FOUND) => CatalogError::NoSuchTable { table: table.clone() },
+            Some(StatusCode::FORBIDDEN) if self.lends => {
+                let advice = "if it is for the keys to its files, vended_credentials = false asks for none";
+                unavailable(&self.name, "load a table of", format!("{table}: {}; {advice}", failure.reason))
+            }
             _ => unavailable(&self.name, "load a table of", format!("{table}: {}", failure.reason)),
         })?;
         let answer: LoadAnswer<'_> =
             serde_json::from_slice(&body).map_err(|error| bad_answer(table, format!("it is no table: {error}")))?;
+        let vended = Vended::of(answer.config, answer.storage_credentials);
         let location = answer.metadata_location.ok_or_else(|| {
             let advice = "the catalog's answer has no metadata-location, without which its snapshots cannot be checked; \
                           serve the table by a catalog that keeps metadata files";
@@ -222,7 +249,7 @@ impl RestCatalog {
         let metadata = answer.metadata.ok_or_else(|| bad_answer(table, "the answer has no metadata".to_owned()))?;
         let state = metadata::parse(metadata.get().as_bytes(), &format!("the catalog's answer for {location}"))
             .map_err(|source| CatalogError::Metadata { table: table.clone(), source })?;
-        Ok((location, state))
+        Ok(Answer { location, state, vended })
     }
 
     fn table_url(&self, table: &TableName) -> Result<String, String> {

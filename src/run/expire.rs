@@ -59,6 +59,7 @@ pub(super) async fn table(
     }
     let lease = if request.apply { lease(&lake.hands.state, uuid, format!("expiry of {name}")).await? } else { None };
     let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease));
+    work.storage = loaded.storage;
     let done = under_lease(&mut work, request, world, name, uuid, report).await;
     work.end().await?;
     done
@@ -73,7 +74,7 @@ async fn under_lease(
     report: &mut TableReport,
 ) -> Result<(), Error> {
     let reader =
-        Reader::new(work.hands.storage.clone(), work.hands.config.limits.memory / 4, Arc::clone(&work.hands.progress));
+        Reader::new(work.storage.clone(), work.hands.config.limits.memory / 4, Arc::clone(&work.hands.progress));
     let inputs = inputs(work, request, name);
     let began = Clock::boot_ms();
     let mut pause = Duration::from_millis(100);
@@ -192,13 +193,13 @@ async fn place_or_skip(
 /// What is known of the table's refs beside its metadata. Every run records what it sees, also where ages count
 /// from heads alone: that may change.
 async fn facts(work: &Work<'_>, loaded: &LoadedTable, uuid: Uuid, values: &ExpireValues) -> Result<RefFacts, Error> {
-    let Hands { state, storage, config, .. } = work.hands;
+    let Hands { state, config, .. } = work.hands;
     let seen = state.see_refs(&loaded.name.catalog, uuid, &loaded.state, work.now).await?;
     let created = match config.expire.ref_age {
         RefAge::Spec => None,
         RefAge::Created => {
             let aged = retention::aged(&loaded.state, values);
-            Some(created::created(storage, loaded, &aged, &seen, work.now).await)
+            Some(created::created(&loaded.storage, loaded, &aged, &seen, work.now).await)
         }
     };
     Ok(RefFacts { created })
@@ -245,7 +246,6 @@ async fn planned(
         Freed::default()
     } else {
         let neighbours = sweep::neighbours(work, name, &place).await?;
-        let neighbours: Vec<_> = neighbours.into_iter().map(|neighbour| neighbour.state).collect();
         reach::freed(reader, &loaded.state, &steps, &neighbours).await?
     };
     let by_hand = work.kept_by_hand().await?;
@@ -302,7 +302,7 @@ async fn approved(
         rules: work.hands.storage.rules(),
         hold: hold.as_ref(),
         unplanned_removal: finding.as_deref(),
-        clock_skew: work.hands.storage.clock_skew(&loaded.state.location).await,
+        clock_skew: work.storage.clock_skew(&loaded.state.location).await,
         confirmed: &confirmed,
     };
     let (table, uuid, bound) = (plan.table.clone(), plan.uuid, plan.bound());

@@ -107,7 +107,7 @@ const HURRIED: Patience =
     Patience { connect: Duration::from_secs(10), request: Duration::from_mins(2), backoff: Duration::from_millis(1) };
 
 fn config(uri: &str, auth: AuthConfig) -> RestConfig {
-    RestConfig { uri: uri.to_owned(), auth, headers: BTreeMap::new(), ca: None }
+    RestConfig { uri: uri.to_owned(), auth, headers: BTreeMap::new(), ca: None, vended_credentials: true }
 }
 
 async fn open_as(uri: &str, auth: AuthConfig) -> Result<RestCatalog, CatalogError> {
@@ -150,6 +150,7 @@ fn base() -> LoadedTable {
         metadata_location: FILE.into(),
         state: Arc::new(metadata::parse(metadata.as_bytes(), FILE).unwrap()),
         metadata: metadata.into(),
+        storage: storage(),
     }
 }
 

@@ -304,3 +304,6 @@ impl From<Unrepresentable> for StorageError {
         Self { location: error.location, kind: StorageErrorKind::Unrepresentable, reason: error.why.to_owned() }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -15,6 +15,7 @@ use crate::config::{AuthConfig, Secret};
 use crate::model::LocationRules;
 
 mod access;
+mod vended;
 
 type Answer = (u16, String);
 

@@ -61,7 +61,8 @@ pub struct LoadedTable {
 pub enum CommitOutcome {
     /// It is the table's new state.
     Committed,
-    /// Somebody else was faster (409, or a lost compare-and-swap); nothing was changed.
+    /// Somebody else was faster (409, or a lost compare-and-swap), or the server wants the same in another form, which it
+    /// will get from now on; nothing was changed. What comes next is a look at the table, and a new plan.
     Conflict {
         /// In the catalog's words.
         reason: String,

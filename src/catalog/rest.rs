@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use iceberg::{NamespaceIdent, TableIdent, TableRequirement, TableUpdate};
 use iceberg_catalog_rest::CommitTableRequest;
@@ -32,6 +33,13 @@ const DEFAULT_SEPARATOR: &str = "%1F";
 /// A commit may land between the server's answer and our read of the file; two in a row are told as an error.
 const LOAD_ATTEMPTS: usize = 2;
 
+/// Ids in one `remove-snapshots`.
+const IDS_AN_UPDATE: usize = 1000;
+
+/// How servers on Iceberg up to 1.8 refuse an update with several ids, before they apply anything: as 400, or as 500 by
+/// those that let the parser's error through.
+const ONE_ID_ONLY: &str = "Invalid set of snapshot ids to remove. Expected one value but received";
+
 /// A REST catalog.
 #[derive(Debug, Clone)]
 pub struct RestCatalog {
@@ -49,6 +57,8 @@ pub struct RestCatalog {
     storage: Storage,
     /// Whether the server is asked to lend keys to storage.
     lends: bool,
+    /// Whether the server was found to take one id in a `remove-snapshots`.
+    takes_one_id: Arc<AtomicBool>,
 }
 
 /// What the server says of a table.
@@ -131,8 +141,8 @@ impl RestCatalog {
         let base = format!("{}/v1{prefix}", server.trim_end_matches('/'));
         let separator = config.get("namespace-separator").unwrap_or(DEFAULT_SEPARATOR).to_owned();
         let (name, uri, warehouse) = (name.to_owned(), uri.to_owned(), warehouse.map(str::to_owned));
-        let lister = HeldLister::default();
-        Ok(Self { name, client, patience, auth, uri, warehouse, lister, base, separator, storage, lends })
+        let (lister, takes_one_id) = (HeldLister::default(), Arc::default());
+        Ok(Self { name, client, patience, auth, uri, warehouse, lister, base, separator, storage, lends, takes_one_id })
     }
 
     /// The name of its `[[catalog]]`.
@@ -184,10 +194,11 @@ impl RestCatalog {
             Ok(namespace) => namespace,
             Err(error) => return rejected(error.to_string()),
         };
+        let takes_one_id = self.takes_one_id.load(Ordering::SeqCst);
         let request = CommitTableRequest {
             identifier: Some(TableIdent::new(namespace, base.name.name.clone())),
             requirements: requirements.to_vec(),
-            updates: one_snapshot_each(updates),
+            updates: snapshots_by(if takes_one_id { 1 } else { IDS_AN_UPDATE }, updates),
         };
         // Nothing was sent before there is a token.
         let pass = match self.auth.pass().await {
@@ -215,6 +226,11 @@ impl RestCatalog {
         if status == StatusCode::UNAUTHORIZED {
             // Not for this commit, but for what comes next. If that fails, what comes next tells.
             let _next = self.auth.renewed(&pass).await;
+        }
+        if !status.is_success() && !takes_one_id && String::from_utf8_lossy(&body).contains(ONE_ID_ONLY) {
+            self.takes_one_id.store(true, Ordering::SeqCst);
+            // Not sent again from here: the table is looked at first, and planned again, as after any conflict.
+            return CommitOutcome::Conflict { reason: complaint(status, &body), left_behind: None };
         }
         judge(status, &body)
     }
@@ -293,13 +309,14 @@ fn judge(status: StatusCode, body: &[u8]) -> CommitOutcome {
     }
 }
 
-/// Servers on Iceberg up to 1.8 take one id in a `remove-snapshots`; all of them take many updates.
-fn one_snapshot_each(updates: &[TableUpdate]) -> Vec<TableUpdate> {
+/// With at most so many ids in a `remove-snapshots`; all servers take many updates.
+fn snapshots_by(most: usize, updates: &[TableUpdate]) -> Vec<TableUpdate> {
     let mut split = Vec::with_capacity(updates.len());
     for update in updates {
         match update {
             TableUpdate::RemoveSnapshots { snapshot_ids } => {
-                split.extend(snapshot_ids.iter().map(|id| TableUpdate::RemoveSnapshots { snapshot_ids: vec![*id] }));
+                let chunks = snapshot_ids.chunks(most);
+                split.extend(chunks.map(|ids| TableUpdate::RemoveSnapshots { snapshot_ids: ids.to_vec() }));
             }
             other => split.push(other.clone()),
         }

@@ -23,6 +23,9 @@ use crate::model::{Location, Timestamp};
 /// Keys that end are asked for anew this long before, or when four fifths of their life are over.
 const RENEW_BEFORE_MS: i64 = 5 * 60_000;
 
+/// Not sooner after an answer: a catalog whose clock is behind lends keys that have ended as they come.
+const RENEW_PAUSE_MS: i64 = 10_000;
+
 /// Keys that were refused are asked for anew at most this often: new ones that are refused too have another reason.
 const REFUSED_AGAIN_MS: u64 = 60_000;
 
@@ -214,7 +217,8 @@ impl Lent {
         let now = Clock::system();
         let grants = (self.0.lender)().await?;
         self.0.hidden.lock().unwrap_or_else(PoisonError::into_inner).extend(secrets(&grants));
-        held.renew = renew_at(&grants, now);
+        let soonest = Timestamp(now.0 + RENEW_PAUSE_MS);
+        held.renew = renew_at(&grants, now).map(|renew| renew.max(soonest));
         held.grants = grants;
         self.0.generation.fetch_add(1, Ordering::SeqCst);
         Ok(())

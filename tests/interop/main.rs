@@ -17,3 +17,5 @@ mod parity;
 mod parts;
 mod race;
 mod s3;
+mod s3_lake;
+mod seaweedfs;

@@ -2,6 +2,7 @@
 
     python s3_objects.py ENDPOINT list               {key: "size tag"} as JSON; the tag is a digest of the content
     python s3_objects.py ENDPOINT save ARCHIVE       a zip of keys
+    python s3_objects.py ENDPOINT load ARCHIVE       puts them back
     python s3_objects.py ENDPOINT put KEYS           writes each key of a JSON array; its content tells the key
     python s3_objects.py ENDPOINT delete KEYS        deletes each key of a JSON array
 """
@@ -9,6 +10,7 @@
 import json
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import boto3
 from botocore.config import Config
@@ -31,6 +33,10 @@ def main():
         with zipfile.ZipFile(sys.argv[3], "w") as archive:
             for found in objects():
                 archive.writestr(found["Key"], s3.get_object(Bucket="lake", Key=found["Key"])["Body"].read())
+    elif act == "load":
+        with zipfile.ZipFile(sys.argv[3]) as archive, ThreadPoolExecutor(8) as pool:
+            found = [(key, archive.read(key)) for key in archive.namelist()]
+            list(pool.map(lambda one: s3.put_object(Bucket="lake", Key=one[0], Body=one[1]), found))
     elif act == "put":
         for key in json.loads(sys.argv[3]):
             s3.put_object(Bucket="lake", Key=key, Body=f"near miss {key}".encode())

@@ -2,6 +2,7 @@
 //! writer and REST catalog.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -180,7 +181,7 @@ impl S3Server {
     }
 
     /// Runs one of our Python scripts on a lake whose storage is here.
-    pub(crate) fn python(&self, script: &str, lake: &Path, arguments: &[&str]) -> String {
+    pub(crate) fn python(&self, script: &str, lake: impl AsRef<OsStr>, arguments: &[&str]) -> String {
         let mut command = script_of_ours(script);
         command.arg(lake).args(arguments).arg("--prop").arg(format!("s3.endpoint={}", self.endpoint));
         let properties = ["s3.access-key-id=test", "s3.secret-access-key=testtest", "s3.region=us-east-1"];
@@ -189,7 +190,12 @@ impl S3Server {
 
     /// Every object's key and digest, by a plain client.
     pub(crate) fn objects(&self) -> BTreeMap<String, String> {
-        serde_json::from_str(&self.act(&["list"], &[])).unwrap()
+        self.objects_of("lake")
+    }
+
+    /// The same of another bucket.
+    pub(crate) fn objects_of(&self, bucket: &str) -> BTreeMap<String, String> {
+        serde_json::from_str(&self.act(&["list", bucket], &[])).unwrap()
     }
 
     /// Copies all objects into an archive.
@@ -209,7 +215,10 @@ impl S3Server {
 
     fn act(&self, arguments: &[&str], keys: &[String]) -> String {
         let mut command = script_of_ours("s3_objects.py");
-        command.arg(&self.endpoint).args(arguments).arg(serde_json::to_string(keys).unwrap());
+        command.arg(&self.endpoint).args(arguments);
+        if !keys.is_empty() {
+            command.arg(serde_json::to_string(keys).unwrap());
+        }
         output(&mut command)
     }
 }

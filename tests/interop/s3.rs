@@ -52,7 +52,7 @@ fn expiry_on_s3_deletes_exactly_what_only_expired_snapshots_need() {
     let expire = Answer::of(&mut icewarden(&config, EXPIRE)).exits(0);
     let sweep = Answer::of(&mut icewarden(&config, SWEEP)).exits(0);
     assert_eq!(sweep.json()["tables"], serde_json::json!([]), "without grace, the expiry has swept\n{sweep}");
-    lake.assert_expired_as_java_does(&before, &expire);
+    lake.assert_expired_as_java_does(&before, &expire, "by us");
 }
 
 #[test]

@@ -1,6 +1,6 @@
-"""Looks at the bucket "lake" of an S3 server from outside, and changes it.
+"""Looks at a bucket of an S3 server from outside, and changes the bucket "lake".
 
-    python s3_objects.py ENDPOINT list               {key: "size tag"} as JSON; the tag is a digest of the content
+    python s3_objects.py ENDPOINT list BUCKET        {key: "size tag"} as JSON; the tag is a digest of the content
     python s3_objects.py ENDPOINT save ARCHIVE       a zip of keys
     python s3_objects.py ENDPOINT load ARCHIVE       puts them back
     python s3_objects.py ENDPOINT put KEYS           writes each key of a JSON array; its content tells the key
@@ -23,12 +23,12 @@ def main():
         aws_secret_access_key="testtest", config=Config(s3={"addressing_style": "path"}),
     )
 
-    def objects():
-        for page in s3.get_paginator("list_objects_v2").paginate(Bucket="lake"):
+    def objects(bucket="lake"):
+        for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket):
             yield from page.get("Contents", [])
 
     if act == "list":
-        json.dump({found["Key"]: f"{found['Size']} {found['ETag']}" for found in objects()}, sys.stdout)
+        json.dump({found["Key"]: f"{found['Size']} {found['ETag']}" for found in objects(sys.argv[3])}, sys.stdout)
     elif act == "save":
         with zipfile.ZipFile(sys.argv[3], "w") as archive:
             for found in objects():

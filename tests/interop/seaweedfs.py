@@ -14,8 +14,11 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
+
+import boto3
+import requests
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
 
 
 def free_ports(count):
@@ -38,14 +41,27 @@ def free_ports(count):
     return ports
 
 
-def is_ready(url):
+def has_bucket(port):
+    """Ports are open before the buckets are there."""
+    s3 = boto3.client(
+        "s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1", aws_access_key_id="test",
+        aws_secret_access_key="testtest", config=Config(retries={"max_attempts": 1}, s3={"addressing_style": "path"}),
+    )
     try:
-        urllib.request.urlopen(url, timeout=1)
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
+        return bool(s3.head_bucket(Bucket="lake"))
+    except (BotoCoreError, ClientError):
         return False
-    return True
+
+
+def has_table_bucket(port):
+    rest = f"http://127.0.0.1:{port}/v1"
+    form = {"grant_type": "client_credentials", "client_id": "test", "client_secret": "testtest", "scope": "catalog"}
+    try:
+        token = requests.post(f"{rest}/oauth/tokens", data=form, timeout=5).json().get("access_token")
+        bearer = {"Authorization": f"Bearer {token}"}
+        return requests.get(f"{rest}/ice/namespaces", headers=bearer, timeout=5).status_code == 200
+    except (requests.RequestException, ValueError):
+        return False
 
 
 def main():
@@ -64,11 +80,10 @@ def main():
     )
     try:
         end = time.monotonic() + 60
-        for url in (f"http://127.0.0.1:{s3}/lake", f"http://127.0.0.1:{iceberg}/v1/config"):
-            while not is_ready(url):
-                if weed.poll() is not None or time.monotonic() > end:
-                    sys.exit(pathlib.Path(f"{folder}/log").read_text())
-                time.sleep(0.05)
+        while not (has_bucket(s3) and has_table_bucket(iceberg)):
+            if weed.poll() is not None or time.monotonic() > end:
+                sys.exit(pathlib.Path(f"{folder}/log").read_text())
+            time.sleep(0.05)
         print("listening", s3, iceberg, flush=True)
         sys.stdin.read()
     finally:

@@ -16,6 +16,7 @@ mod lake;
 mod parity;
 mod parts;
 mod race;
+mod rest;
 mod s3;
 mod s3_lake;
 mod seaweedfs;

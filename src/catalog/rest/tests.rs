@@ -104,8 +104,12 @@ async fn open(server: &Server, storage: Storage) -> RestCatalog {
 }
 
 /// As by default, but for the pauses.
-const HURRIED: Patience =
-    Patience { connect: Duration::from_secs(10), request: Duration::from_mins(2), backoff: Duration::from_millis(1) };
+const HURRIED: Patience = Patience {
+    connect: Duration::from_secs(10),
+    request: Duration::from_mins(2),
+    backoff: Duration::from_millis(1),
+    listing: Duration::from_mins(2),
+};
 
 fn config(uri: &str, auth: AuthConfig) -> RestConfig {
     RestConfig { uri: uri.to_owned(), auth, headers: BTreeMap::new(), ca: None, vended_credentials: true }
@@ -424,6 +428,23 @@ async fn a_commit_is_posted_in_the_specifications_words() {
             ],
         })
     );
+}
+
+#[tokio::test]
+async fn a_page_that_comes_again_and_again_ends_the_listing_with_an_error() {
+    let server = Server::start(|line| match line {
+        line if line.contains("/tables") => ok(&json!({ "identifiers": [], "next-page-token": "again" })),
+        line if line.contains("config") => empty_config(),
+        line if line.contains("parent") => ok(&json!({ "namespaces": [] })),
+        _ => ok(&json!({ "namespaces": [["db"]] })),
+    })
+    .await;
+    let patience = Patience { listing: Duration::from_millis(300), ..HURRIED };
+    let config = config(&server.uri, AuthConfig::None);
+    let catalog = RestCatalog::open_within("lake", &config, None, storage(), patience).await.unwrap();
+    let failure = catalog.list_tables().await.unwrap_err().to_string();
+    assert!(failure.contains("repeats a page"), "{failure}");
+    assert!(server.lines().iter().filter(|line| line.contains("pageToken=again")).count() > 1);
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ mod binary;
 mod crash;
 mod demo;
 mod lake;
+mod names;
 mod parity;
 mod parts;
 mod race;

@@ -27,6 +27,9 @@ import org.apache.iceberg.rest.responses.LoadTableResponse;
 import org.eclipse.jetty.ee10.servlet.ServletContextHandler;
 import org.eclipse.jetty.ee10.servlet.ServletContextRequest;
 import org.eclipse.jetty.ee10.servlet.ServletHolder;
+import org.eclipse.jetty.http.UriCompliance;
+import org.eclipse.jetty.server.HttpConfiguration;
+import org.eclipse.jetty.server.HttpConnectionFactory;
 import org.eclipse.jetty.server.Server;
 import org.eclipse.jetty.server.ServerConnector;
 
@@ -85,11 +88,15 @@ public class RestFixture {
     };
 
     Server server = new Server();
-    ServerConnector connector = new ServerConnector(server);
+    // Names may hold a slash, which Jetty refuses in a path otherwise.
+    HttpConfiguration http = new HttpConfiguration();
+    http.setUriCompliance(UriCompliance.UNSAFE);
+    ServerConnector connector = new ServerConnector(server, new HttpConnectionFactory(http));
     connector.setHost("127.0.0.1");
     server.addConnector(connector);
     ServletContextHandler handler = new ServletContextHandler(ServletContextHandler.NO_SESSIONS);
     handler.addServlet(new ServletHolder(new FaultyServlet(adapter, token)), "/*");
+    handler.getServletHandler().setDecodeAmbiguousURIs(true);
     server.setHandler(handler);
     server.start();
     System.out.println("listening " + connector.getLocalPort());

@@ -14,8 +14,17 @@ use crate::config::{AuthConfig, CaFile, CatalogConfig, CatalogKind, RestConfig, 
 use crate::model::LocationRules;
 
 /// The keys that only catalogs of type `rest` have.
-const REST_KEYS: [&str; 8] =
-    ["token", "token_file", "credential", "credential_file", "oauth2_server_uri", "scope", "ca_file", "headers"];
+const REST_KEYS: [&str; 9] = [
+    "token",
+    "token_file",
+    "credential",
+    "credential_file",
+    "oauth2_server_uri",
+    "scope",
+    "ca_file",
+    "headers",
+    "vended_credentials",
+];
 
 /// Headers that the HTTP client sets, or a request falls apart.
 const OWN_HEADERS: [&str; 5] = ["connection", "content-length", "content-type", "host", "transfer-encoding"];
@@ -144,7 +153,8 @@ fn rest(section: &Section<'_>, uri: Option<&Text>) -> Option<CatalogKind> {
     let auth = auth(section);
     let ca = section.text("ca_file").and_then(|file| ca(section, &file));
     let headers = headers(section.section("headers"), &auth);
-    Some(CatalogKind::Rest(RestConfig { uri: base?, auth, headers, ca }))
+    let vended_credentials = section.boolean("vended_credentials").unwrap_or(default::VENDED_CREDENTIALS);
+    Some(CatalogKind::Rest(RestConfig { uri: base?, auth, headers, ca, vended_credentials }))
 }
 
 fn auth(section: &Section<'_>) -> AuthConfig {

@@ -10,9 +10,10 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use icewarden::catalog::metadata;
+use icewarden::config::RefRules;
 use icewarden::model::{Age, TableName, TableState, Timestamp};
 use icewarden::plan::values::{Configured, Inputs, Request};
-use icewarden::plan::{CleanupPlan, ExpirePlan, RetentionPlan, expire, retention, values};
+use icewarden::plan::{CleanupPlan, ExpirePlan, RefFacts, RetentionPlan, expire, retention, values};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -85,6 +86,7 @@ fn inputs() -> Inputs {
             older_than: Age::days(5),
             retain_last: 1,
             floor: Age::hours(1),
+            rules: RefRules::default(),
         },
         now: Timestamp(NOW),
     }
@@ -93,7 +95,7 @@ fn inputs() -> Inputs {
 /// The plan without its files, as a run makes it.
 fn plan(state: &TableState, inputs: &Inputs) -> (RetentionPlan, usize) {
     let values = values::resolve(state, inputs).unwrap();
-    let retention = retention::plan(state, &values).unwrap();
+    let retention = retention::plan(state, &values, &RefFacts::default()).unwrap();
     let steps = expire::steps(&retention, 10_000).len();
     (retention, steps)
 }

@@ -86,6 +86,8 @@ fn inputs() -> Inputs {
             older_than: Age::days(5),
             retain_last: 1,
             floor: Age::hours(1),
+            drop_grace: Age::hours(24),
+            keep_fork_points: true,
             rules: RefRules::default(),
         },
         now: Timestamp(NOW),

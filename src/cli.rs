@@ -15,6 +15,7 @@ use crate::report::Job;
 use crate::run::{self, Lake, RunError, RunRequest};
 use crate::state::AuditRow;
 
+mod branch;
 mod check;
 mod completions;
 mod demo;
@@ -31,6 +32,8 @@ mod tables;
 pub(crate) mod text;
 mod why;
 pub(crate) mod work;
+
+pub use branch::BranchAction;
 
 /// Keeps Apache Iceberg lakes clean where people work on branches.
 #[derive(Debug, Parser)]
@@ -71,6 +74,12 @@ pub enum Command {
     Tables(Selection),
     /// List branches and tags with their retention
     Refs(Selection),
+    /// List branches, look at one, drop, retain or restore it
+    Branch {
+        /// What.
+        #[command(subcommand)]
+        action: BranchAction,
+    },
     /// Show what a job would do; changes nothing
     Plan {
         /// The job.
@@ -356,6 +365,7 @@ async fn with_config(command: Command, config: Config, json: bool) -> Result<u8,
         | Command::Man { .. } => Ok(0),
         Command::Tables(selection) => tables::list(&lake, &selection.patterns(), json).await,
         Command::Refs(selection) => refs::list(&lake, &selection.patterns(), json).await,
+        Command::Branch { action } => branch::command(&lake, action, json).await,
         Command::Marks { action } => marks::command(&lake, action, json).await,
         Command::Hold { action } => holds::command(&lake, action, json).await,
         Command::Why { location } => why::command(&lake, &location, json).await,

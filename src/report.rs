@@ -6,9 +6,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::model::{Age, PlanId, RefName, RunId, SnapshotId, TableName, Timestamp};
-use crate::plan::retention::{RefDecision, SnapshotVerdict};
-use crate::plan::{ExpirePlan, ExpiredBecause, KeptFile, Sourced};
+use crate::model::{Age, PlanId, Ref, RefName, RunId, SnapshotId, TableName, Timestamp};
+use crate::plan::change::RefChange;
+use crate::plan::{ExpirePlan, ExpiredBecause, KeptFile, RefDecision, SnapshotVerdict, Sourced};
 use crate::storage::StorageErrorKind;
 
 /// What a run does.
@@ -19,6 +19,8 @@ pub enum Job {
     Expire,
     /// Delete marked files whose grace period is over.
     Sweep,
+    /// Drop, restore or retain a branch.
+    Branch,
 }
 
 impl Job {
@@ -27,6 +29,7 @@ impl Job {
         match self {
             Self::Expire => "expire",
             Self::Sweep => "sweep",
+            Self::Branch => "branch",
         }
     }
 }
@@ -123,6 +126,8 @@ pub struct TableReport {
     pub advice: Option<String>,
     /// The expiry's plan.
     pub plan: Option<PlanReport>,
+    /// What changes about refs alone.
+    pub change: Option<RefChange>,
     /// What was committed.
     pub commits: Vec<CommitReport>,
     /// What was marked.
@@ -146,6 +151,7 @@ impl TableReport {
             reason: None,
             advice: None,
             plan: None,
+            change: None,
             commits: Vec::new(),
             marks: Vec::new(),
             sweeps: Vec::new(),
@@ -202,6 +208,10 @@ pub struct PlanReport {
     pub retain_last: Sourced<i64>,
     /// Every ref with its decision.
     pub refs: Vec<RefDecision>,
+    /// Refs that get retention written to them, as they should be.
+    pub to_set: Vec<(RefName, Ref)>,
+    /// Until when dropped refs can be restored, at least.
+    pub restorable_until: Timestamp,
     /// The snapshots that go.
     pub expired: Vec<SnapshotId>,
     /// How many go, by reason.
@@ -228,7 +238,7 @@ const EXAMPLES: usize = 5;
 impl PlanReport {
     /// Whether it says only why things stay.
     pub fn is_empty(&self) -> bool {
-        self.commits == 0
+        self.commits == 0 && self.to_set.is_empty()
     }
 
     /// The short form of a plan.
@@ -258,6 +268,8 @@ impl PlanReport {
             older_than: plan.retention.values.older_than.clone(),
             retain_last: plan.retention.values.retain_last.clone(),
             refs: plan.retention.refs.clone(),
+            to_set: plan.retention.to_set.clone(),
+            restorable_until: plan.retention.values.now.plus(plan.retention.values.drop_grace),
             expired: plan.retention.expired().map(|decision| decision.id).collect(),
             expired_by: expired_by.into_iter().collect(),
             kept_by: kept_by.into_iter().collect(),
@@ -271,6 +283,12 @@ impl PlanReport {
     }
 }
 
+/// A text as one word of a shell command.
+pub fn quoted(text: &str) -> String {
+    let is_plain = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    if is_plain { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
 /// A commit that was made.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct CommitReport {
@@ -280,6 +298,8 @@ pub struct CommitReport {
     pub snapshots: u64,
     /// Refs dropped.
     pub refs: Vec<RefName>,
+    /// Refs set: restored, or with other retention.
+    pub set: Vec<RefName>,
 }
 
 /// A mark list that was written.

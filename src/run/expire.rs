@@ -1,5 +1,6 @@
 //! Expiry of one table: plan → guard → apply, again after each conflict.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,18 +13,18 @@ use crate::apply::commit::{self, Ended};
 use crate::apply::{Hands, Work, lease, settle};
 use crate::catalog::LoadedTable;
 use crate::clock::Clock;
-use crate::config::{Config, RefAge};
+use crate::config::{Config, Mode, RefAge};
 use crate::error::Error;
 use crate::guard::{self, ApprovedPlan, Refusal};
 use crate::inventory::created;
 use crate::inventory::reach::{self, Freed, Reader};
 use crate::inventory::world::World;
-use crate::model::{Age, RunId, TableName, Timestamp};
+use crate::model::{Age, Ref, RefName, RunId, Sighting, TableName, Timestamp};
 use crate::plan::roots::Place;
 use crate::plan::values::{Configured, Inputs, Request, Source, Sourced};
-use crate::plan::{ExpirePlan, ExpireValues, RefFacts, cleanup, expire, retention, values};
-use crate::report::{Job, Outcome, PlanReport, TableReport};
-use crate::state::{Bound, Confirmation, FindingKind, Observation, PlanRecord, Severity};
+use crate::plan::{ExpirePlan, ExpireValues, RefFacts, cleanup, expire, refs, retention, values};
+use crate::report::{Job, Outcome, PlanReport, TableReport, quoted};
+use crate::state::{Bound, Confirmation, Finding, FindingKind, Observation, PlanRecord, Severity};
 use crate::sweep::{self, Obstacle};
 
 /// Conflicts are answered with new plans for this long (safety rule 9).
@@ -49,9 +50,11 @@ pub(super) async fn table(
         return Ok(());
     }
     let Some(uuid) = loaded.state.uuid else { return Ok(()) };
+    let limit = request.trigger.limit(&lake.hands.config.policy_for(name));
+    let request = &RunRequest { apply: request.apply && limit > Mode::Observe, ..request.clone() };
     let lease = if request.apply { lease(&lake.hands.state, uuid, format!("expiry of {name}")).await? } else { None };
     let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease));
-    let done = under_lease(&mut work, request, world, name, uuid, report).await;
+    let done = under_lease(&mut work, request, world, (name, uuid, limit), report).await;
     work.end().await?;
     done
 }
@@ -60,8 +63,7 @@ async fn under_lease(
     work: &mut Work<'_>,
     request: &RunRequest,
     world: &World,
-    name: &TableName,
-    uuid: Uuid,
+    (name, uuid, limit): (&TableName, Uuid, Mode),
     report: &mut TableReport,
 ) -> Result<(), Error> {
     let reader =
@@ -84,7 +86,7 @@ async fn under_lease(
         let Some(planned) = planned(work, &reader, &loaded, uuid, world, &inputs, report).await? else {
             return Ok(());
         };
-        if planned.plan.retention.is_empty() {
+        if planned.plan.retention.changes_nothing() {
             // There is nothing to write down, approve or confirm; but somebody may ask why a ref is still there.
             if planned.plan.retention.spares() && report.plan.is_none() {
                 report.plan = Some(PlanReport::of(&planned.plan, planned.plan.write()?.id));
@@ -95,7 +97,13 @@ async fn under_lease(
         if !request.apply {
             return Ok(());
         }
-        match commit::expire(work, &loaded, &approved, id, &inputs, report).await? {
+        let ended = if approved.plan().retention.to_set.is_empty() {
+            commit::expire(work, &loaded, &approved, id, &inputs, report).await?
+        } else {
+            // By itself and first: nothing of it has to be found out, and marked, after a crash.
+            commit::retention(work, &loaded, &approved, id, report).await?
+        };
+        match ended {
             Ended::Finished => break,
             Ended::More => {}
             Ended::PlanAgain if Clock::boot_ms().saturating_sub(began) > PLAN_AGAIN_FOR_MS => {
@@ -108,7 +116,8 @@ async fn under_lease(
             }
         }
     }
-    if request.apply && work.hands.config.expire.grace == Age::ZERO && report.outcome <= Outcome::Partial {
+    let may_sweep = request.apply && limit == Mode::Sweep;
+    if may_sweep && work.hands.config.expire.grace == Age::ZERO && report.outcome <= Outcome::Partial {
         sweep_now(work, name, uuid, report).await?;
     }
     Ok(())
@@ -141,6 +150,8 @@ pub(super) fn inputs(config: &Config, request: &RunRequest, name: &TableName, no
             older_than: config.expire.older_than,
             retain_last: config.expire.retain_last,
             floor: config.expire.floor,
+            drop_grace: config.expire.drop_grace,
+            keep_fork_points: config.expire.keep_fork_points,
             rules: effective.rules,
         },
         now,
@@ -184,17 +195,65 @@ async fn place_or_skip(
 
 /// What is known of the table's refs beside its metadata. Every run records what it sees, also where ages count
 /// from heads alone: that may change.
-async fn facts(work: &Work<'_>, loaded: &LoadedTable, uuid: Uuid, values: &ExpireValues) -> Result<RefFacts, Error> {
+pub(super) async fn facts(
+    work: &Work<'_>,
+    loaded: &LoadedTable,
+    uuid: Uuid,
+    values: &ExpireValues,
+) -> Result<RefFacts, Error> {
     let Hands { state, storage, config, .. } = work.hands;
-    let seen = state.see_refs(&loaded.name.catalog, uuid, &loaded.state, work.now).await?;
-    let created = match config.expire.ref_age {
-        RefAge::Spec => None,
-        RefAge::Created => {
-            let aged = retention::aged(&loaded.state, values);
-            Some(created::created(storage, loaded, &aged, &seen, work.now).await)
-        }
+    let known = state.see_refs(&loaded.name.catalog, uuid, &loaded.state, work.now).await?;
+    let refs = || known.refs.iter();
+    let in_force = |(name, seen): (&RefName, &Sighting)| {
+        let r = Ref { snapshot: seen.head, kind: seen.kind, retention: seen.in_force };
+        (seen.own != seen.in_force).then(|| (name.clone(), r))
     };
-    Ok(RefFacts { created })
+    let mut facts = RefFacts {
+        by_creation: config.expire.ref_age == RefAge::Created,
+        created: BTreeMap::new(),
+        in_force: refs().filter_map(in_force).collect(),
+        fork_points: refs().filter_map(|(name, seen)| Some((name.clone(), seen.fork_point?))).collect(),
+        dropped: known.dropped,
+    };
+    let wanted = refs::look_up(&loaded.state, values, &facts);
+    facts.created = created::created(storage, loaded, &wanted, &known.refs, work.now).await;
+    Ok(facts)
+}
+
+/// A finding for each ref that lost retention, for as long as it lacks it.
+async fn lost_retention(work: &Work<'_>, loaded: &LoadedTable, uuid: Uuid, facts: &RefFacts) -> Result<(), Error> {
+    let (state, table) = (&work.hands.state, &loaded.name);
+    let open = state.open_findings_of(uuid).await?;
+    let is_over = |finding: &&Finding| {
+        let seen = &finding.seen;
+        let lacks = |name: &RefName| facts.in_force.contains_key(name);
+        seen.kind == FindingKind::RetentionLost && !seen.ref_name.as_ref().is_some_and(lacks)
+    };
+    for finding in open.iter().filter(is_over) {
+        state.resolve(&finding.id, work.now).await?;
+    }
+    for (name, r) in &facts.in_force {
+        let kind = r.kind.as_str();
+        let seen = Observation {
+            kind: FindingKind::RetentionLost,
+            table: table.clone(),
+            uuid: Some(uuid),
+            ref_name: Some(name.clone()),
+            severity: Severity::Warning,
+            numbers: json!({ "in_force": r.retention }),
+            message: format!(
+                "{kind} {name} of {table} lost its retention when it moved; {} stays in force",
+                r.retention
+            ),
+            advice: format!(
+                "write it again: icewarden branch retain {} {} --apply, or set_retention = true in the policy",
+                quoted(&table.full()),
+                quoted(name.as_str())
+            ),
+        };
+        state.raise(&seen, work.now).boxed().await?;
+    }
+    Ok(())
 }
 
 /// A plan with what the guard needs to judge it.
@@ -218,6 +277,7 @@ async fn planned(
     };
     let values = values::resolve(&loaded.state, inputs)?;
     let facts = facts(work, loaded, uuid, &values).boxed().await?;
+    lost_retention(work, loaded, uuid, &facts).boxed().await?;
     let retention = match retention::plan(&loaded.state, &values, &facts) {
         Ok(retention) => retention,
         Err(named) => {

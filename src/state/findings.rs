@@ -31,11 +31,13 @@ pub enum FindingKind {
     NoUuid,
     /// A mark list was void: wrong checksum, or another line of the table (safety rule 16).
     MarksVoid,
+    /// A ref lost its own retention while its head moved: some writers leave it out.
+    RetentionLost,
 }
 
 impl FindingKind {
     /// All kinds.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::UnplannedRemoval,
         Self::NoPredecessor,
         Self::SharedLocation,
@@ -43,6 +45,7 @@ impl FindingKind {
         Self::GcDisabled,
         Self::NoUuid,
         Self::MarksVoid,
+        Self::RetentionLost,
     ];
 
     /// The word in the database, in JSON and in metrics.
@@ -55,6 +58,7 @@ impl FindingKind {
             Self::GcDisabled => "gc_disabled",
             Self::NoUuid => "no_uuid",
             Self::MarksVoid => "marks_void",
+            Self::RetentionLost => "retention_lost",
         }
     }
 }

@@ -354,6 +354,11 @@ mod tests {
             ("s3://b/e\u{301}", "s3://b/\u{e9}", false),
             ("s3://b//k", "s3://b/k", false),
             ("s3://b/K", "s3://b/k", false),
+            ("abfss://c@a.dfs.core.windows.net/k", "abfs://c@a.dfs.core.windows.net/k", true),
+            ("abfss://c@a.dfs.core.windows.net/k", "abfss://d@a.dfs.core.windows.net/k", false),
+            ("abfss://c@a.dfs.core.windows.net/k", "abfss://c@b.dfs.core.windows.net/k", false),
+            ("abfss://c@a.dfs.core.windows.net/k", "abfss://c/k", false),
+            ("abfss://c@a.dfs.core.windows.net/a%2Fb", "abfss://c@a.dfs.core.windows.net/a/b", false),
         ] {
             assert_eq!(parse(left) == parse(right), same, "{left} {right}");
         }

@@ -14,6 +14,7 @@ mod crash;
 mod demo;
 mod lake;
 mod names;
+mod nessie;
 mod parity;
 mod parts;
 mod race;

@@ -142,6 +142,21 @@ impl RestCatalog {
     }
 }
 
+/// Nessie over the bucket of an S3 server; ends when dropped.
+pub(crate) struct Nessie {
+    _server: Server,
+    /// Of its Iceberg REST catalog.
+    pub(crate) uri: String,
+}
+
+impl Nessie {
+    pub(crate) fn serve(storage: &S3Server) -> Self {
+        let mut command = script_of_ours("nessie.py");
+        let (process, addresses) = listening(command.arg(variable("ICEWARDEN_NESSIE")).arg(&storage.endpoint));
+        Self { _server: Server(process), uri: format!("{}/iceberg", addresses[0]) }
+    }
+}
+
 /// Sends it; what is answered, if it is JSON.
 pub(crate) fn send(request: reqwest::RequestBuilder) -> (reqwest::StatusCode, Value) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -75,6 +75,8 @@ pub struct Work<'a> {
     pub uuid: Uuid,
     /// The table's catalog.
     pub catalog: &'a Catalog,
+    /// What the table's files are read and deleted with, from when it is loaded; see [`LoadedTable::storage`].
+    pub storage: Storage,
     /// Which run.
     pub run: &'a RunId,
     /// Who asked for it.

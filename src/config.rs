@@ -123,6 +123,8 @@ pub struct RestConfig {
     pub headers: BTreeMap<String, Secret>,
     /// `ca_file`, read: authorities that are trusted beside the system's.
     pub ca: Option<CaFile>,
+    /// `vended_credentials`: whether it is asked for keys to storage.
+    pub vended_credentials: bool,
 }
 
 /// Who we are to a REST catalog.

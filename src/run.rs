@@ -77,7 +77,8 @@ impl Lake {
         (uuid, lease): (Uuid, Option<LeaseGuard>),
     ) -> Work<'a> {
         let (hands, catalogs, surveyor) = (&self.hands, &self.catalogs, &self.surveyor);
-        Work { hands, catalogs, surveyor, uuid, catalog, run, actor, now, lease }
+        let storage = hands.storage.clone();
+        Work { hands, catalogs, surveyor, uuid, catalog, storage, run, actor, now, lease }
     }
 
     /// A fresh listing of all catalogs, with the tables' folders.

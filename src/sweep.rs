@@ -81,6 +81,7 @@ async fn sweepable(
 /// Settles the open intents of one table and sweeps its due lists.
 pub async fn table(work: &mut Work<'_>, name: &TableName, mode: Mode, report: &mut TableReport) -> Result<(), Error> {
     let Some((current, _)) = sweepable(work, name, report).await? else { return Ok(()) };
+    work.storage = current.storage.clone();
     if mode == Mode::Apply {
         settle::open_intents(work, &current, report).await?;
     }
@@ -89,7 +90,7 @@ pub async fn table(work: &mut Work<'_>, name: &TableName, mode: Mode, report: &m
         report.advice = Some(format!("icewarden findings; icewarden findings ack {finding} --until DATE"));
         return Ok(());
     }
-    if let Some((of, skew)) = work.hands.storage.clock_skew(&current.state.location).await
+    if let Some((of, skew)) = work.storage.clock_skew(&current.state.location).await
         && skew.0.abs() > MAX_CLOCK_SKEW.0
     {
         report.ended(Outcome::Refused, Refusal::ClockSkew { of, skew: Age(skew.0.abs()) }.to_string());
@@ -353,7 +354,7 @@ async fn is_later(work: &Work<'_>, list: &MarkList, current: &LoadedTable) -> Re
                 list.metadata_location
             ));
         }
-        let Ok((_, read)) = metadata::read(&work.hands.storage, &oldest.location).await else { break };
+        let Ok((_, read)) = metadata::read(&work.storage, &oldest.location).await else { break };
         if read.metadata_log.first().is_none_or(|older| older.at >= oldest.at) {
             break;
         }
@@ -386,12 +387,13 @@ pub async fn neighbours(work: &Work<'_>, name: &TableName, place: &Place) -> Res
     for finding in work.hands.state.open_findings_of(work.uuid).await? {
         let before = finding.seen.numbers["before"].as_str();
         if let (FindingKind::UnplannedRemoval, Some(location)) = (finding.seen.kind, before) {
-            let (metadata, state) = metadata::read(&work.hands.storage, location).await?;
+            let (metadata, state) = metadata::read(&work.storage, location).await?;
             all.push(LoadedTable {
                 name: name.clone(),
                 metadata_location: location.to_owned(),
                 metadata,
                 state: Arc::new(state),
+                storage: work.storage.clone(),
             });
         }
     }

@@ -150,7 +150,7 @@ async fn conclude(
     match outcome {
         CommitOutcome::Committed => {
             let current = work.load(&intent.table).await?;
-            let settled = settle::settle(&work.hands.storage, intent, Some(base), &current).await;
+            let settled = settle::settle(&work.storage, intent, Some(base), &current).await;
             if matches!(settled, Settled::NotApplied | Settled::OtherTable) {
                 // The catalog said yes, and the table says no. Nothing is marked; the intent stays open.
                 report.ended(
@@ -164,7 +164,7 @@ async fn conclude(
         CommitOutcome::Conflict { reason, left_behind } => {
             // A proxy may have sent our request twice, and told us of the second.
             let current = work.load(&intent.table).await?;
-            match settle::settle(&work.hands.storage, intent, Some(base), &current).await {
+            match settle::settle(&work.storage, intent, Some(base), &current).await {
                 Settled::NotApplied => {
                     settle::close_void(work, intent).await?;
                     mark::loose_files(
@@ -189,7 +189,7 @@ async fn conclude(
                     pause *= 2;
                 }
                 let Ok(current) = work.load(&intent.table).await else { continue };
-                match settle::settle(&work.hands.storage, intent, Some(base), &current).await {
+                match settle::settle(&work.storage, intent, Some(base), &current).await {
                     Settled::NotApplied => {
                         // It may still arrive: the intent stays open, and the next run settles it.
                         report.ended(

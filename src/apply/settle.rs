@@ -261,7 +261,7 @@ pub(super) async fn close_void(work: &Work<'_>, intent: &Intent) -> Result<(), E
 pub async fn open_intents(work: &mut Work<'_>, current: &LoadedTable, report: &mut TableReport) -> Result<(), Error> {
     let Some(uuid) = current.state.uuid else { return Ok(()) };
     for intent in work.hands.state.open_intents(&current.name.catalog, uuid).await? {
-        let settled = settle(&work.hands.storage, &intent, None, current).await;
+        let settled = settle(&work.storage, &intent, None, current).await;
         conclude(work, &intent, settled, report).await?;
     }
     Ok(())
@@ -330,7 +330,9 @@ mod tests {
         state.refs = refs.iter().map(|name| (RefName::new(*name), branch())).collect();
         state.metadata_log =
             log.iter().map(|file| MetadataLogEntry { at: Timestamp(0), location: (*file).into() }).collect();
-        LoadedTable { name: name(), metadata_location: file.to_owned(), metadata: Bytes::new(), state: Arc::new(state) }
+        let storage = Storage::new(LocationRules::default(), BTreeMap::new(), 1);
+        let (metadata_location, state) = (file.to_owned(), Arc::new(state));
+        LoadedTable { name: name(), metadata_location, metadata: Bytes::new(), state, storage }
     }
 
     fn intent(snapshots: &[i64], refs: &[&str]) -> Intent {

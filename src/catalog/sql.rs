@@ -215,7 +215,8 @@ impl SqlCatalog {
             let source = match metadata::read(&self.storage, &location).await {
                 Ok((metadata, state)) => {
                     let (name, state) = (table.clone(), Arc::new(state));
-                    return Ok(LoadedTable { name, metadata_location: location, metadata, state });
+                    let storage = self.storage.clone();
+                    return Ok(LoadedTable { name, metadata_location: location, metadata, state, storage });
                 }
                 Err(source) => source,
             };

@@ -177,7 +177,7 @@ async fn in_tables(lake: &Lake, location: &Location) -> Result<Vec<(String, Fact
         let Some(catalog) = lake.catalog(&roots.table.catalog) else { continue };
         let loaded = catalog.load(&roots.table).await.map_err(failed)?;
         let mut found: Option<FileKind> = None;
-        let reader = Reader::new(lake.hands.storage.clone(), 0, std::sync::Arc::clone(&lake.hands.progress));
+        let reader = Reader::new(loaded.storage.clone(), 0, std::sync::Arc::clone(&lake.hands.progress));
         reader
             .reach(
                 &loaded.state.snapshots,

@@ -47,6 +47,7 @@ async fn table(storage: &Storage, log: &[Option<Value>], last: Value) -> LoadedT
         state: Arc::new(metadata::parse(bytes.as_bytes(), &at).unwrap()),
         metadata_location: at,
         metadata: bytes.into(),
+        storage: storage.clone(),
     }
 }
 

@@ -118,7 +118,7 @@ async fn under_lease(
         let planned = RefChange { table: name.clone(), uuid, wanted: request.wanted.clone(), refs };
         report.change = Some(planned.clone());
         let hold = if request.apply { work.hands.state.held(name).await? } else { None };
-        let finding = sweep::unplanned_removal(&work.hands.state, work.uuid, work.now).await?;
+        let finding = sweep::unplanned_removal(&work.hands.state, uuid, work.now).await?;
         let approved = match guard::approve_change(planned, hold.as_ref(), finding.as_deref()) {
             Ok(approved) => approved,
             Err(refused) => {

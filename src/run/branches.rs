@@ -18,7 +18,7 @@ use crate::report::Job;
 use crate::state::DropRecord;
 
 /// The branches of a table.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct TableBranches {
     /// Which table.
     pub table: TableName,
@@ -99,10 +99,8 @@ async fn of_table(lake: &Lake, name: &TableName, actor: &str, now: Timestamp) ->
     let Some(uuid) = state.uuid else { return Ok(None) };
     let run = RunId(Uuid::now_v7().to_string());
     let work = lake.work(catalog, &run, actor, now, (uuid, None));
-    let values = values::resolve(
-        state,
-        &expire::inputs(&work.hands.config, &RunRequest::look(Job::Expire, actor), name, work.now),
-    )?;
+    let values =
+        values::resolve(state, &expire::inputs(&lake.hands.config, &RunRequest::look(Job::Expire, actor), name, now))?;
     let facts = expire::facts(&work, &loaded, uuid, &values).await?;
     let known = lake.hands.state.see_refs(&name.catalog, uuid, state, now).await?.refs;
     let Ok(plan) = retention::plan(state, &values, &facts) else { return Ok(None) };

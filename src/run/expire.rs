@@ -54,6 +54,7 @@ pub(super) async fn table(
     let request = &RunRequest { apply: request.apply && limit > Mode::Observe, ..request.clone() };
     let lease = if request.apply { lease(&lake.hands.state, uuid, format!("expiry of {name}")).await? } else { None };
     let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease));
+    work.storage = loaded.storage;
     let done = under_lease(&mut work, request, world, (name, uuid, limit), report).await;
     work.end().await?;
     done
@@ -67,7 +68,7 @@ async fn under_lease(
     report: &mut TableReport,
 ) -> Result<(), Error> {
     let reader =
-        Reader::new(work.hands.storage.clone(), work.hands.config.limits.memory / 4, Arc::clone(&work.hands.progress));
+        Reader::new(work.storage.clone(), work.hands.config.limits.memory / 4, Arc::clone(&work.hands.progress));
     let inputs = inputs(&work.hands.config, request, name, work.now);
     let began = Clock::boot_ms();
     let mut pause = Duration::from_millis(100);
@@ -201,7 +202,7 @@ pub(super) async fn facts(
     uuid: Uuid,
     values: &ExpireValues,
 ) -> Result<RefFacts, Error> {
-    let Hands { state, storage, config, .. } = work.hands;
+    let Hands { state, config, .. } = work.hands;
     let known = state.see_refs(&loaded.name.catalog, uuid, &loaded.state, work.now).await?;
     let refs = || known.refs.iter();
     let in_force = |(name, seen): (&RefName, &Sighting)| {
@@ -216,7 +217,7 @@ pub(super) async fn facts(
         dropped: known.dropped,
     };
     let wanted = refs::look_up(&loaded.state, values, &facts);
-    facts.created = created::created(storage, loaded, &wanted, &known.refs, work.now).await;
+    facts.created = created::created(&loaded.storage, loaded, &wanted, &known.refs, work.now).await;
     Ok(facts)
 }
 
@@ -290,7 +291,6 @@ async fn planned(
         Freed::default()
     } else {
         let neighbours = sweep::neighbours(work, name, &place).await?;
-        let neighbours: Vec<_> = neighbours.into_iter().map(|neighbour| neighbour.state).collect();
         reach::freed(reader, &loaded.state, &steps, &neighbours).await?
     };
     let by_hand = work.kept_by_hand().await?;
@@ -347,7 +347,7 @@ async fn approved(
         rules: work.hands.storage.rules(),
         hold: hold.as_ref(),
         unplanned_removal: finding.as_deref(),
-        clock_skew: work.hands.storage.clock_skew(&loaded.state.location).await,
+        clock_skew: work.storage.clock_skew(&loaded.state.location).await,
         confirmed: &confirmed,
     };
     let (table, uuid, bound) = (plan.table.clone(), plan.uuid, plan.bound());

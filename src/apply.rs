@@ -3,6 +3,7 @@
 //! The order is: intent (durable) → commit → settle → marks. A crash between any two loses nothing: before a
 //! table is planned or swept again, its open intents are settled by the same code ([`settle`]).
 
+pub mod change;
 pub mod commit;
 pub mod mark;
 pub mod settle;

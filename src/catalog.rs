@@ -83,6 +83,17 @@ pub enum CommitOutcome {
     },
 }
 
+/// Whether a catalog would take a commit, as far as that can be known without one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Committing {
+    /// What it tells speaks for it.
+    Offered(&'static str),
+    /// It tells that it does not.
+    Refused(String),
+    /// It tells nothing.
+    Untold(&'static str),
+}
+
 impl Catalog {
     /// The name of its `[[catalog]]`.
     pub fn name(&self) -> &str {
@@ -121,6 +132,15 @@ impl Catalog {
             Self::Broken { name, reason } => {
                 Err(CatalogError::NotOpen { catalog: name.clone(), reason: reason.clone() })
             }
+        }
+    }
+
+    /// Whether it would take a commit, as far as that can be known; changes nothing.
+    pub async fn committing(&self) -> Committing {
+        match self {
+            Self::Sql(catalog) => catalog.committing().await,
+            Self::Rest(catalog) => catalog.committing(),
+            Self::Broken { reason, .. } => Committing::Refused(reason.clone()),
         }
     }
 

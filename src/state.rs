@@ -21,6 +21,7 @@ use crate::config::Secret;
 use crate::model::{TableName, Timestamp};
 
 mod audit;
+mod drops;
 mod error;
 mod findings;
 mod holds;
@@ -40,6 +41,7 @@ mod sightings;
 mod tests;
 
 pub use audit::AuditRow;
+pub use drops::DropRecord;
 pub use error::StateError;
 pub use findings::{Finding, FindingKind, Observation, Severity};
 pub use holds::{Hold, HoldScope};
@@ -51,6 +53,7 @@ pub use marks::{MarkFilter, MarkList, MarkStatus};
 pub use plan_store::{Plans, PlansError};
 pub use plans::{Bound, Confirmation, PlanRecord};
 pub use runs::Run;
+pub use sightings::KnownRefs;
 
 use lock::LockFile;
 use place::Place;

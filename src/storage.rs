@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 
@@ -18,9 +19,11 @@ use crate::model::{Age, BadLocation, Location, LocationRules, ObjectFacts, Times
 mod delete;
 mod lent;
 mod open;
+mod probe;
 
 pub use delete::Deleted;
 pub use lent::{Grant, Keys, Lender, Lent};
+pub use probe::{ProbeError, Versioning};
 
 /// How long a store may take to tell its time.
 const CLOCK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
@@ -178,26 +181,39 @@ impl Storage {
     }
 
     fn locate(&self, location: &str) -> Result<Place, StorageError> {
-        self.place(&self.rules.parse(location)?)
+        self.object(&self.rules.parse(location)?)
     }
 
-    fn place(&self, location: &Location) -> Result<Place, StorageError> {
+    fn object(&self, location: &Location) -> Result<Place, StorageError> {
         let path = location.object_path()?;
+        let (store, loan) = self.store_of(location)?;
+        Ok(Place { store, path, loan })
+    }
+
+    fn store_of(&self, location: &Location) -> Result<(Arc<dyn ObjectStore>, Option<Loan>), StorageError> {
         let options = self.options.get(location.store());
-        if let Some(lent) = &self.lent
-            && let Some(grant) = lent.grant(location)
-        {
+        if let Some((lent, grant)) = self.lent_for(location) {
             let loan = Loan { lent: lent.clone(), generation: lent.generation(), is_renewed: false };
             let store = lent.store(grant, location, || open::open(location, options, Some((lent, grant))))?;
-            return Ok(Place { store, path, loan: Some(loan) });
+            return Ok((store, Some(loan)));
         }
         let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(store) = stores.get(location.store()) {
-            return Ok(Place { store: Arc::clone(store), path, loan: None });
+            return Ok((Arc::clone(store), None));
         }
         let store = open::open(location, options, None)?;
         stores.insert(location.store().to_owned(), Arc::clone(&store));
-        Ok(Place { store, path, loan: None })
+        Ok((store, None))
+    }
+
+    fn lent_for(&self, location: &Location) -> Option<(&Lent, &Grant)> {
+        let lent = self.lent.as_ref()?;
+        Some((lent, lent.grant(location)?))
+    }
+
+    /// An S3 client for this location's bucket.
+    fn s3(&self, location: &Location) -> Result<AmazonS3Builder, StorageError> {
+        open::s3(location, self.options.get(location.store()), self.lent_for(location))
     }
 
     /// After a request for an object that failed: sends it again by returning, or gives back the error.

@@ -181,15 +181,25 @@ pub async fn conclude(
             });
             work.audit("commit", &intent.table, Some(inputs.plan), "done", &detail).await?;
             // Before the intent is closed: after a crash in between they are found again.
-            let fell_off = match work.catalog {
-                Catalog::Sql(_) => fell_off_log(&before, &before_location, &after),
-                Catalog::Rest(_) | Catalog::Broken { .. } => Vec::new(),
-            };
             let table = mark::Table { name: &intent.table, location: &location, state: &after };
-            mark::loose_files(work, &table, &fell_off, "fell off the metadata log", report).await?;
+            mark_fallen_off(work, (&before, &before_location), table, report).await?;
             mark::intent(work, intent, inputs.plan, &location, &after, report).await
         }
     }
+}
+
+/// Marks the metadata files that our commit pushed off the log.
+pub(super) async fn mark_fallen_off(
+    work: &Work<'_>,
+    (before, before_location): (&TableState, &str),
+    table: mark::Table<'_>,
+    report: &mut TableReport,
+) -> Result<(), Error> {
+    let fell_off = match work.catalog {
+        Catalog::Sql(_) => fell_off_log(before, before_location, table.state),
+        Catalog::Rest(_) | Catalog::Broken { .. } => Vec::new(),
+    };
+    mark::loose_files(work, &table, &fell_off, "fell off the metadata log", report).await
 }
 
 /// The metadata files that our commit pushed off the log and that are the client's to remove. Told from the

@@ -18,7 +18,7 @@ use self::vended::{DELEGATION, Vended};
 use super::auth::Auth;
 use super::http::{self, Failure, Patience, complaint, explain, was_not_sent};
 use super::metadata::{self, MetadataError};
-use super::{CatalogError, CommitOutcome, LoadedTable};
+use super::{CatalogError, CommitOutcome, Committing, LoadedTable};
 use crate::clock::Clock;
 use crate::config::RestConfig;
 use crate::model::{TableName, TableState};
@@ -54,6 +54,8 @@ pub struct RestCatalog {
     /// `<uri>/v1`, with the server's prefix.
     base: String,
     separator: String,
+    /// Whether the server lists commits among what it offers; none where it lists nothing.
+    offers_commits: Option<bool>,
     storage: Storage,
     /// Whether the server is asked to lend keys to storage.
     lends: bool,
@@ -95,6 +97,8 @@ struct ConfigAnswer {
     overrides: Option<BTreeMap<String, Value>>,
     #[serde(default)]
     defaults: Option<BTreeMap<String, Value>>,
+    #[serde(default)]
+    endpoints: Option<Vec<Value>>,
 }
 
 impl ConfigAnswer {
@@ -142,12 +146,38 @@ impl RestCatalog {
         let separator = config.get("namespace-separator").unwrap_or(DEFAULT_SEPARATOR).to_owned();
         let (name, uri, warehouse) = (name.to_owned(), uri.to_owned(), warehouse.map(str::to_owned));
         let (lister, takes_one_id) = (HeldLister::default(), Arc::default());
-        Ok(Self { name, client, patience, auth, uri, warehouse, lister, base, separator, storage, lends, takes_one_id })
+        let offers_commits = config
+            .endpoints
+            .map(|offered| offered.iter().any(|endpoint| endpoint.as_str().is_some_and(is_commit_endpoint)));
+        Ok(Self {
+            name,
+            client,
+            patience,
+            auth,
+            uri,
+            warehouse,
+            lister,
+            base,
+            separator,
+            offers_commits,
+            storage,
+            lends,
+            takes_one_id,
+        })
     }
 
     /// The name of its `[[catalog]]`.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether the server says that it takes commits.
+    pub fn committing(&self) -> Committing {
+        match self.offers_commits {
+            Some(true) => Committing::Offered("the server offers it"),
+            Some(false) => Committing::Refused("the server does not offer commits to tables".to_owned()),
+            None => Committing::Untold("the server does not tell what it offers"),
+        }
     }
 
     /// The table with all of its snapshots; what the server says and what its file says must agree (safety rule 9).
@@ -272,6 +302,15 @@ impl RestCatalog {
         let namespace = http::namespace(&table.namespace, &self.separator)?;
         Ok(format!("{}/namespaces/{namespace}/tables/{}", self.base, http::segment(&table.name)?))
     }
+}
+
+/// Whether an entry of `endpoints` is the one for commits to a table; with or without a prefix, however its parts are
+/// called.
+fn is_commit_endpoint(endpoint: &str) -> bool {
+    let Some((method, path)) = endpoint.split_once(' ') else { return false };
+    let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+    let is_table = matches!(segments.as_slice(), [.., "namespaces", _, "tables", table] if table.starts_with('{'));
+    method == "POST" && is_table
 }
 
 /// The body of the answer to a request that changes nothing.

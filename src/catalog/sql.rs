@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use super::metadata::edit::{self, RequirementError};
 use super::metadata::{self, MetadataError};
-use super::{CatalogError, CommitOutcome, ListedTable, LoadedTable};
+use super::{CatalogError, CommitOutcome, Committing, ListedTable, LoadedTable};
 use crate::config::Secret;
 use crate::model::{TableName, TableState, Timestamp};
 use crate::storage::{Storage, StorageErrorKind};
@@ -189,6 +189,21 @@ impl SqlCatalog {
         }
         tables.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(tables)
+    }
+
+    /// Whether we may change rows: asked by an UPDATE that matches none.
+    pub async fn committing(&self) -> Committing {
+        const ACTION: &str = "write to";
+        const NO_ROW: &str = "UPDATE iceberg_tables SET metadata_location = metadata_location WHERE 1 = 0";
+        let tried = async {
+            let mut connection = self.connect(ACTION).await?;
+            let updated = sqlx::query(NO_ROW).execute(&mut connection).await;
+            updated.map_err(|error| unavailable(&self.name, ACTION, error.to_string()))
+        };
+        match tried.await {
+            Ok(_) => Committing::Offered("its rows may be changed"),
+            Err(error) => Committing::Refused(error.to_string()),
+        }
     }
 
     /// The table that its row points at now.

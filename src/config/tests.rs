@@ -687,8 +687,9 @@ proptest! {
 
 #[test]
 fn keys_whose_job_comes_later_are_warned_of_where_somebody_may_rely_on_them() {
-    let text = "[[policy]]\ntables = [\"*\"]\nrefs = [{ name = \"keep_*\", protected = true, max_age = \"3d\" }]\n";
+    let text =
+        "[[policy]]\ntables = [\"*\"]\nrefs = [{ name = \"keep_*\", protected = true, on_pr_closed = \"drop\" }]\n";
     let (_, warnings) = parse(&format!("{text}\n{CATALOG}")).unwrap();
-    assert_eq!(warnings.len(), 1, "protected counts: {warnings:?}");
-    assert!(warnings[0].to_string().contains("3:56  max_age comes with a later version"), "{}", warnings[0]);
+    assert_eq!(warnings.len(), 1, "the others count: {warnings:?}");
+    assert!(warnings[0].to_string().contains("3:61  on_pr_closed comes with a later version"), "{}", warnings[0]);
 }

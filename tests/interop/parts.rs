@@ -228,6 +228,16 @@ impl S3Server {
         self.act(&["delete"], keys);
     }
 
+    /// `Enabled` or `Suspended`.
+    pub(crate) fn set_versioning(&self, status: &str) {
+        self.act(&["versioning", status], &[]);
+    }
+
+    /// How many versions and delete markers each key has.
+    pub(crate) fn versions(&self) -> BTreeMap<String, u64> {
+        serde_json::from_str(&self.act(&["versions"], &[])).unwrap()
+    }
+
     fn act(&self, arguments: &[&str], keys: &[String]) -> String {
         let mut command = script_of_ours("s3_objects.py");
         command.arg(&self.endpoint).args(arguments);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
+use std::path::Path;
 
 use percent_encoding::percent_decode_str;
 
@@ -96,4 +97,50 @@ fn a_sweep_that_cannot_reach_s3_says_so_and_keeps_its_marks() {
 
     let answer = Answer::of(&mut icewarden(&lake.config(), SWEEP)).exits(0);
     assert_eq!(answer.table("sales.customers")["counts"]["deleted_objects"], 26, "{answer}");
+}
+
+#[test]
+fn check_sees_what_is_allowed_in_a_bucket_and_leaves_it_as_it_was() {
+    let lake = S3Lake::new("check");
+    let objects = lake.server.objects();
+    let check = |config: &Path, write: &str| Answer::of(&mut icewarden(config, &format!("check{write} --json")));
+    let item = |answer: &Answer, about: &str| -> serde_json::Value {
+        let lines = answer.stdout.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let mut found = lines.filter(|item| item["about"] == about);
+        let item = found.next().unwrap_or_else(|| panic!("nothing about {about}\n{answer}"));
+        assert!(found.next().is_none(), "more than one about {about}\n{answer}");
+        item
+    };
+    for write in ["", " --write"] {
+        let answer = check(&lake.config(), write).exits(0);
+        let store = item(&answer, "store");
+        assert_eq!((&store["name"], &store["status"]), (&"s3://lake/wh/".into(), &"ok".into()), "{answer}");
+        let text = if write.is_empty() { "not tried" } else { "a scratch object written, read, deleted" };
+        for about in ["store", "plans"] {
+            assert!(item(&answer, about)["text"].as_str().unwrap().contains(text), "{answer}");
+        }
+        assert_eq!(item(&answer, "versioning")["text"], "off: what is deleted is freed", "{answer}");
+        assert_eq!(item(&answer, "clock")["status"], "ok", "{answer}");
+        assert_eq!(lake.server.objects(), objects, "check{write}");
+    }
+
+    // A versioned bucket keeps what is deleted, also the scratch objects: one beside the tables, one with the plans.
+    for status in ["Enabled", "Suspended"] {
+        lake.server.set_versioning(status);
+        let before = lake.server.versions();
+        let answer = check(&lake.config(), " --write").exits(0);
+        let versioning = item(&answer, "versioning");
+        assert_eq!(versioning["status"], "warn", "{answer}");
+        assert!(versioning["advice"].as_str().unwrap().contains("expire noncurrent versions"), "{answer}");
+        assert_eq!(lake.server.objects(), objects, "{status}");
+        let mut after = lake.server.versions();
+        after.retain(|key, count| before.get(key) != Some(count));
+        assert!(after.len() == 2 && after.keys().all(|key| key.contains("/.icewarden-check-")), "{after:?}");
+    }
+
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let answer = check(&lake.config_at(&format!("http://{closed}")), "").exits(1);
+    assert_eq!(item(&answer, "store")["status"], "fail", "{answer}");
+    let answer = answer.says(&closed.to_string());
+    assert!(item(&answer, "versioning")["text"].as_str().unwrap().starts_with("not seen"), "{answer}");
 }

@@ -5,6 +5,8 @@
     python s3_objects.py ENDPOINT load ARCHIVE       puts them back
     python s3_objects.py ENDPOINT put KEYS           writes each key of a JSON array; its content tells the key
     python s3_objects.py ENDPOINT delete KEYS        deletes each key of a JSON array
+    python s3_objects.py ENDPOINT versioning STATUS  Enabled or Suspended
+    python s3_objects.py ENDPOINT versions           {key: number of versions and delete markers} as JSON
 """
 
 import json
@@ -40,6 +42,14 @@ def main():
     elif act == "put":
         for key in json.loads(sys.argv[3]):
             s3.put_object(Bucket="lake", Key=key, Body=f"near miss {key}".encode())
+    elif act == "versioning":
+        s3.put_bucket_versioning(Bucket="lake", VersioningConfiguration={"Status": sys.argv[3]})
+    elif act == "versions":
+        found = {}
+        for page in s3.get_paginator("list_object_versions").paginate(Bucket="lake"):
+            for version in page.get("Versions", []) + page.get("DeleteMarkers", []):
+                found[version["Key"]] = found.get(version["Key"], 0) + 1
+        json.dump(found, sys.stdout)
     elif act == "delete":
         for key in json.loads(sys.argv[3]):
             s3.delete_object(Bucket="lake", Key=key)

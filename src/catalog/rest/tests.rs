@@ -572,3 +572,28 @@ async fn a_commit_that_never_left_is_rejected_and_one_without_an_answer_is_unkno
     let CommitOutcome::Rejected { reason, left_behind: None } = outcome else { panic!("{outcome:?}") };
     assert!(reason.to_lowercase().contains("refused"), "{reason}");
 }
+
+#[tokio::test]
+async fn a_server_may_tell_whether_it_takes_commits() {
+    let commit = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}";
+    let create = "POST /v1/{prefix}/namespaces/{namespace}/tables";
+    let other = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}";
+    let bare = "POST /v1/namespaces/{ns}/tables/{name}";
+    for (endpoints, told) in [
+        (Value::Null, None),
+        (json!([create, other, commit]), Some(true)),
+        (json!([bare]), Some(true)),
+        (json!([create, other, 7]), Some(false)),
+        (json!([]), Some(false)),
+    ] {
+        let answer = json!({ "defaults": {}, "overrides": {}, "endpoints": endpoints });
+        let server = Server::start(move |_| ok(&answer)).await;
+        let committing = open_as(&server.uri, AuthConfig::None).await.unwrap().committing();
+        let seen = match committing {
+            Committing::Offered(_) => Some(true),
+            Committing::Refused(_) => Some(false),
+            Committing::Untold(_) => None,
+        };
+        assert_eq!(seen, told, "{endpoints}");
+    }
+}

@@ -202,8 +202,8 @@ pub(super) async fn facts(
     uuid: Uuid,
     values: &ExpireValues,
 ) -> Result<RefFacts, Error> {
-    let Hands { state, config, .. } = work.hands;
-    let known = state.see_refs(&loaded.name.catalog, uuid, &loaded.state, work.now).await?;
+    let Hands { state, plans, config, .. } = work.hands;
+    let known = plans.see_refs(state, (&loaded.name.catalog, uuid), &loaded.state, work.now).await?;
     let refs = || known.refs.iter();
     let in_force = |(name, seen): (&RefName, &Sighting)| {
         let r = Ref { snapshot: seen.head, kind: seen.kind, retention: seen.in_force };

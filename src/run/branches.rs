@@ -108,7 +108,7 @@ async fn of_table(lake: &Lake, name: &TableName, actor: &str, now: Timestamp) ->
     let is_branch = |name: &&RefName| !name.is_main() && state.refs[*name].kind == RefKind::Branch;
     let wanted: BTreeMap<RefName, Age> =
         state.refs.keys().filter(is_branch).map(|name| (name.clone(), Age(i64::MAX))).collect();
-    let created = created::created(&lake.hands.storage, &loaded, &wanted, &known, now).await;
+    let created = created::created(&loaded.storage, &loaded, &wanted, &known, now).await;
     let lineage = Lineage::new(&state.snapshots);
     let at = |id: SnapshotId| lineage.get(id).map(|snapshot| snapshot.at);
     let of = |decision: &crate::plan::RefDecision| {

@@ -98,7 +98,7 @@ struct ConfigAnswer {
     #[serde(default)]
     defaults: Option<BTreeMap<String, Value>>,
     #[serde(default)]
-    endpoints: Option<Vec<Value>>,
+    endpoints: Option<Value>,
 }
 
 impl ConfigAnswer {
@@ -146,9 +146,10 @@ impl RestCatalog {
         let separator = config.get("namespace-separator").unwrap_or(DEFAULT_SEPARATOR).to_owned();
         let (name, uri, warehouse) = (name.to_owned(), uri.to_owned(), warehouse.map(str::to_owned));
         let (lister, takes_one_id) = (HeldLister::default(), Arc::default());
-        let offers_commits = config
-            .endpoints
-            .map(|offered| offered.iter().any(|endpoint| endpoint.as_str().is_some_and(is_commit_endpoint)));
+        // Other things than a list tell nothing.
+        let offered = config.endpoints.as_ref().and_then(Value::as_array);
+        let offers_commits =
+            offered.map(|all| all.iter().any(|endpoint| endpoint.as_str().is_some_and(is_commit_endpoint)));
         Ok(Self {
             name,
             client,

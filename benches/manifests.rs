@@ -1,9 +1,17 @@
 //! How fast manifests and manifest lists are read, beside inflating them alone and beside the `iceberg` crate:
 //! `cargo bench --bench manifests`. Asserts that all readers give the same answer, never how fast.
 //!
+//! Run by `tests/run --parts`, it also starts Iceberg Java on the same files, and prints the ratios.
+//!
 //! All work is of one thread and measured in its CPU time, so other work on the machine weighs less. The readers
 //! take turns, and each figure is the median of seven rounds; a ratio is the median of the rounds' ratios.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a benchmark's world is known")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a benchmark's world is known, and tests/run says in the environment where Java is"
+)]
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -18,7 +26,8 @@ mod avro;
 mod container;
 
 use std::hint::black_box;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use iceberg::spec::{FormatVersion, Manifest, ManifestList};
@@ -284,13 +293,13 @@ struct Round {
     by_the_crate: f64,
 }
 
-/// Measures and prints a line. `entries` of them are in `file`, `few` in the file for the crate.
+/// Measures and prints a line; gives our entries a second. `entries` of them are in `file`, `few` in the file for the crate.
 fn measure(
     name: &str,
     codec: &str,
     (file, read, entries): (&[u8], &dyn Fn() -> Answer, usize),
     (expected, few, read_few): (Answer, usize, &dyn Fn() -> Answer),
-) {
+) -> f64 {
     let stored = blocks(file);
     let mut buffer = vec![0; 16 * BLOCK];
     let raw = inflated(codec, &stored, &mut buffer);
@@ -329,6 +338,7 @@ fn measure(
         thousands(1.0 / by_the_crate),
         of(&|round| round.by_the_crate / round.ours),
     );
+    1.0 / ours
 }
 
 /// A rate, in thousands a second.
@@ -345,12 +355,30 @@ const MANIFESTS: [(&str, Kind, &str); 5] = [
 ];
 
 /// For readers in other languages: `-- write FOLDER`.
-fn write(folder: &Path) {
+fn write(folder: &Path) -> Vec<PathBuf> {
     std::fs::create_dir_all(folder).unwrap();
-    for (name, kind, codec) in MANIFESTS {
+    let write = |(name, kind, codec): &(&str, Kind, &'static str)| {
         let path = folder.join(format!("{}.avro", name.replace(", ", "-").replace(' ', "-")));
-        std::fs::write(&path, manifest(kind, codec, ENTRIES)).unwrap();
-        println!("{}", path.display());
+        std::fs::write(&path, manifest(*kind, codec, ENTRIES)).unwrap();
+        path
+    };
+    MANIFESTS.iter().map(write).collect()
+}
+
+/// Lets Iceberg Java read the same manifests, and prints how much faster we were.
+fn beside_java(classpath: &str, ours: &[f64]) {
+    let folder = tempfile::tempdir().unwrap();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/made/JavaRead.java");
+    let output =
+        Command::new("java").arg("-cp").arg(classpath).arg(script).args(write(folder.path())).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let rates: Vec<f64> = String::from_utf8(output.stdout).unwrap().lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(rates.len(), MANIFESTS.len());
+    println!("\nIceberg Java's projected read of the same files, warm, median of {ROUNDS}:\n");
+    println!("| file | icewarden | Iceberg Java | faster |");
+    println!("|---|---|---|---|");
+    for (((name, ..), ours), java) in MANIFESTS.iter().zip(ours).zip(rates) {
+        println!("| {name} | {} | {} | {:.1} × |", thousands(*ours), thousands(java), ours / java);
     }
 }
 
@@ -360,7 +388,7 @@ fn main() {
     if let [write_only, folder] = &arguments[..]
         && write_only == "write"
     {
-        return write(Path::new(folder));
+        return write(Path::new(folder)).iter().for_each(|path| println!("{}", path.display()));
     }
     assert!(arguments.is_empty(), "usage: cargo bench --bench manifests [-- write FOLDER]");
     println!("{ENTRIES} entries a manifest ({CRATE_ENTRIES} for the iceberg crate), {LISTED} manifests a list;");
@@ -369,15 +397,16 @@ fn main() {
         "| file | bytes per entry, stored / raw | icewarden | raw MB/s | inflating alone | of that | iceberg crate | faster |"
     );
     println!("|---|---|---|---|---|---|---|---|");
+    let mut rates = Vec::new();
     for (name, kind, codec) in MANIFESTS {
         let (file, few) = (manifest(kind, codec, ENTRIES), manifest(kind, codec, CRATE_ENTRIES));
         let (of, of_few) = (manifest_ref(&file, kind, ENTRIES), manifest_ref(&few, kind, CRATE_ENTRIES));
-        measure(
+        rates.push(measure(
             name,
             codec,
             (&file, &|| ours(&file, &of), ENTRIES),
             (ours(&few, &of_few), CRATE_ENTRIES, &|| by_the_crate(&few)),
-        );
+        ));
     }
     for (name, codec) in [("a manifest list, deflate", "deflate"), ("a manifest list, not compressed", "null")] {
         let file = list(codec);
@@ -387,5 +416,9 @@ fn main() {
             (&file, &|| ours_list(&file), LISTED),
             (ours_list(&file), LISTED, &|| list_by_the_crate(&file)),
         );
+    }
+    match std::env::var("ICEWARDEN_JAVA_CORE") {
+        Ok(classpath) => beside_java(&classpath, &rates),
+        Err(_) => println!("\nwithout Iceberg Java: run it by tests/run --parts cargo bench --bench manifests"),
     }
 }

@@ -10,9 +10,11 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use icewarden::catalog::metadata;
-use icewarden::model::{Age, TableName, TableState, Timestamp};
+use icewarden::config::RefRules;
+use icewarden::model::sighting::see;
+use icewarden::model::{Age, Creation, Seen, TableName, TableState, Timestamp};
 use icewarden::plan::values::{Configured, Inputs, Request};
-use icewarden::plan::{CleanupPlan, ExpirePlan, RetentionPlan, expire, retention, values};
+use icewarden::plan::{CleanupPlan, ExpirePlan, RefFacts, RetentionPlan, expire, retention, values};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -85,17 +87,33 @@ fn inputs() -> Inputs {
             older_than: Age::days(5),
             retain_last: 1,
             floor: Age::hours(1),
+            drop_grace: Age::hours(24),
+            keep_fork_points: true,
+            rules: RefRules::default(),
         },
         now: Timestamp(NOW),
     }
 }
 
 /// The plan without its files, as a run makes it.
-fn plan(state: &TableState, inputs: &Inputs) -> (RetentionPlan, usize) {
+fn plan(state: &TableState, inputs: &Inputs, facts: &RefFacts) -> (RetentionPlan, usize) {
     let values = values::resolve(state, inputs).unwrap();
-    let retention = retention::plan(state, &values).unwrap();
+    let retention = retention::plan(state, &values, facts).unwrap();
     let steps = expire::steps(&retention, 10_000).len();
     (retention, steps)
+}
+
+/// What is known of the refs by the default configuration, after they were seen before: ages count from creation, and
+/// fork points are kept.
+fn facts(seen: &Seen) -> RefFacts {
+    let refs = || seen.refs.iter();
+    let created = refs().map(|(name, seen)| (name.clone(), Creation { head: seen.head, at: seen.first_seen }));
+    RefFacts {
+        by_creation: true,
+        created: created.collect(),
+        fork_points: refs().filter_map(|(name, seen)| Some((name.clone(), seen.fork_point?))).collect(),
+        ..RefFacts::default()
+    }
 }
 
 fn timed<T>(work: impl Fn() -> T) -> Duration {
@@ -113,9 +131,9 @@ fn timed<T>(work: impl Fn() -> T) -> Duration {
 
 fn main() {
     println!(
-        "| branches | snapshots | refs | expired | metadata MB | reading metadata | planning | writing the plan |"
+        "| branches | snapshots | refs | expired | metadata MB | reading metadata | seeing the refs | planning | writing the plan |"
     );
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|");
     // The last makes every branch walk all the way along `main`.
     for (name, branch) in [
         ("defaults (5 days)", json!({})),
@@ -125,7 +143,10 @@ fn main() {
         let bytes = metadata(&branch);
         let inputs = inputs();
         let state = metadata::parse(&bytes, "memory://v1.metadata.json").unwrap();
-        let (retention, expired) = plan(&state, &inputs);
+        let seen = see(&state, &BTreeMap::new(), Timestamp(NOW - MINUTE));
+        assert_eq!(seen.refs.values().filter(|seen| seen.fork_point.is_some()).count(), BRANCHES);
+        let facts = facts(&seen);
+        let (retention, expired) = plan(&state, &inputs, &facts);
         assert_eq!((retention.snapshots.len(), retention.refs.len()), (20_000, 400));
         let gone: BTreeSet<_> = retention.expired().map(|decision| decision.id).collect();
         assert_eq!(gone.len(), expired);
@@ -148,12 +169,14 @@ fn main() {
         };
         let show = |time: Duration| format!("{:.1} ms", time.as_secs_f64() * 1e3);
         println!(
-            "| {name} | {} | {} | {expired} | {:.1} | {} | {} | {} |",
+            "| {name} | {} | {} | {expired} | {:.1} | {} | {} | {} | {} |",
             state.snapshots.len(),
             state.refs.len(),
             bytes.len() as f64 / 1e6,
             show(timed(|| metadata::parse(&bytes, "memory://v1.metadata.json").unwrap())),
-            show(timed(|| plan(&state, &inputs))),
+            // The first sight, which has all fork points to find.
+            show(timed(|| see(&state, &BTreeMap::new(), Timestamp(NOW)))),
+            show(timed(|| plan(&state, &inputs, &facts))),
             show(timed(|| whole.write().unwrap())),
         );
     }

@@ -394,6 +394,8 @@ fn what_json_prints_is_what_its_schema_says() {
     let config = lake.config("schema", "");
     let ask = |arguments: &str| Answer::of(&mut icewarden(&config, arguments));
     let expired = ask("run expire --older-than 1h --retain-last 1 --apply --json").exits(0);
+    let changed = ask("branch retain sales.orders dev_alice --keep 3 --apply --json").exits(0);
+    let dropped = ask("branch drop sales.orders pr_4812 --apply --json").exits(0);
     Answer::of(icewarden(&config, "hold set --table lake.sales.orders --reason").arg("audit")).exits(0);
     // A catalogued twin is a finding.
     lake.sql(
@@ -408,7 +410,8 @@ fn what_json_prints_is_what_its_schema_says() {
     Answer::of(icewarden(&config, "marks keep --reason why").arg(&marked)).exits(0);
     let swept = ask("run sweep --json");
     let answers = [
-        ("run", vec![expired, planned, swept]),
+        ("run", vec![expired, planned, swept, changed, dropped]),
+        ("branches", vec![ask("branch list --json"), ask("branch inspect sales.orders dev_alice --json")]),
         ("mark-lists", vec![lists]),
         ("marks", vec![marks]),
         ("tables", vec![ask("tables --json")]),

@@ -11,11 +11,11 @@ import org.apache.iceberg.inmemory.InMemoryFileIO;
 import org.apache.iceberg.io.CloseableIterable;
 
 /**
- * How fast Iceberg Java reads manifests, for `cargo bench --bench manifests -- write FOLDER`: `ManifestFiles.readPaths`,
+ * How fast Iceberg Java reads the manifests of `cargo bench --bench manifests`, which starts it: `ManifestFiles.readPaths`,
  * which projects the location alone and is what its own clean-up uses. From memory, one thread, CPU time, the median of
  * seven after twenty rounds that warm it up.
  *
- * <pre>java -cp "$ICEWARDEN_JAVA_CORE" JavaRead.java FILE...</pre>
+ * <pre>java -cp "$ICEWARDEN_JAVA_CORE" JavaRead.java FILE...</pre> prints entries a second, a line for each file.
  */
 public class JavaRead {
   static final int WARM = 20;
@@ -47,7 +47,7 @@ public class JavaRead {
         }
       }
       Arrays.sort(rates);
-      System.out.printf("| %s | %.0f k |%n", Path.of(arg).getFileName(), rates[ROUNDS / 2] / 1000);
+      System.out.printf(java.util.Locale.ROOT, "%.1f%n", rates[ROUNDS / 2]);
     }
   }
 

@@ -157,22 +157,21 @@ fn go_on(request: &BranchRequest, table: &str) -> String {
     format!("icewarden branch {verb} {} {name}{rest} --apply", quoted(table))
 }
 
-/// A line of `branch list` and `branch inspect`.
+/// A branch, as `--json` prints it.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub(super) enum Line<'a> {
-    /// A branch that is there.
-    There {
-        table: &'a TableName,
-        #[serde(flatten)]
-        branch: &'a Branch,
-    },
-    /// One that was dropped.
-    Gone {
-        table: &'a TableName,
-        #[serde(flatten)]
-        dropped: &'a Gone,
-    },
+    /// One that is there.
+    Branch(OfTable<'a, Branch>),
+    /// One that is gone, and can be restored.
+    Gone(OfTable<'a, Gone>),
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct OfTable<'a, T> {
+    table: &'a TableName,
+    #[serde(flatten)]
+    branch: &'a T,
 }
 
 async fn list(lake: &Lake, patterns: &[Pattern], json: bool) -> Result<u8, RunError> {
@@ -181,10 +180,10 @@ async fn list(lake: &Lake, patterns: &[Pattern], json: bool) -> Result<u8, RunEr
         let (table, branches) = (&of_table.table, &of_table.branches);
         if json {
             for branch in branches {
-                print::json(&Line::There { table, branch });
+                print::json(&Line::Branch(OfTable { table, branch }));
             }
-            for dropped in &of_table.dropped {
-                print::json(&Line::Gone { table, dropped });
+            for branch in &of_table.dropped {
+                print::json(&Line::Gone(OfTable { table, branch }));
             }
         } else {
             listed(of_table);
@@ -262,7 +261,7 @@ async fn inspect(lake: &Lake, pattern: &str, name: &str, json: bool) -> Result<u
         for branch in of_table.branches.iter().filter(|branch| branch.name.as_str() == name) {
             met = true;
             if json {
-                print::json(&Line::There { table, branch });
+                print::json(&Line::Branch(OfTable { table, branch }));
             } else {
                 inspected(table, branch, of_table.now).iter().for_each(print::line);
             }
@@ -270,7 +269,7 @@ async fn inspect(lake: &Lake, pattern: &str, name: &str, json: bool) -> Result<u
         for gone in of_table.dropped.iter().filter(|gone| gone.name.as_str() == name) {
             met = true;
             if json {
-                print::json(&Line::Gone { table, dropped: gone });
+                print::json(&Line::Gone(OfTable { table, branch: gone }));
             } else {
                 print::line(format!("{table}: {}", gone_text(gone, of_table.now)));
                 let (table, name) = (quoted(&table.to_string()), quoted(name));

@@ -55,19 +55,24 @@ fn lines(item: &CheckItem, column: usize) -> Vec<String> {
 /// The text in lines of at most `width`, the first shorter by `push`; a longer word has a line of its own.
 fn wrapped(text: &str, push: usize, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
-    let mut room = width.saturating_sub(push);
+    let mut used = push;
     // A cause may be a text of several lines.
     for word in text.split_whitespace() {
-        let needed = word.chars().count() + 1;
-        if let Some(line) = lines.last_mut().filter(|line| line.is_empty() || needed <= room) {
-            if !line.is_empty() {
-                line.push(' ');
+        let length = word.chars().count();
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => {
+                line.push_str(word);
+                used += length;
             }
-            line.push_str(word);
-            room = room.saturating_sub(needed);
-        } else {
-            lines.push(word.to_owned());
-            room = width.saturating_sub(needed);
+            Some(line) if used + 1 + length <= width => {
+                line.push(' ');
+                line.push_str(word);
+                used += 1 + length;
+            }
+            _ => {
+                lines.push(word.to_owned());
+                used = length;
+            }
         }
     }
     lines

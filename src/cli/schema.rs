@@ -21,24 +21,14 @@ struct Shape {
 }
 
 const SHAPES: [Shape; 11] = [
-    Shape {
-        name: "branches",
-        commands: "branch list, branch inspect",
-        is_list: true,
-        schema: of::<super::branch::Line<'_>>,
-    },
+    Shape { name: "branches", commands: "branch list, inspect", is_list: true, schema: of::<super::branch::Line<'_>> },
     Shape { name: "check", commands: "check", is_list: true, schema: of::<CheckItem> },
     Shape { name: "findings", commands: "findings", is_list: true, schema: of::<super::findings::Line<'_>> },
     Shape { name: "holds", commands: "hold list", is_list: true, schema: of::<Hold> },
     Shape { name: "mark-lists", commands: "marks list", is_list: true, schema: of::<super::marks::Line<'_>> },
     Shape { name: "marks", commands: "marks show", is_list: true, schema: of::<Entry> },
     Shape { name: "refs", commands: "refs", is_list: true, schema: of::<super::refs::Line<'_>> },
-    Shape {
-        name: "run",
-        commands: "plan, run, branch drop, branch retain, branch restore",
-        is_list: false,
-        schema: of::<RunReport>,
-    },
+    Shape { name: "run", commands: "plan, run, branch drop, retain, restore", is_list: false, schema: of::<RunReport> },
     Shape { name: "runs", commands: "runs", is_list: true, schema: of::<super::runs::Line<'_>> },
     Shape { name: "tables", commands: "tables", is_list: true, schema: of::<super::tables::Line> },
     Shape { name: "why", commands: "why", is_list: true, schema: of::<super::why::Fact> },

@@ -191,6 +191,7 @@ async fn place_or_skip(
         hands.state.raise(&seen, now).boxed().await?;
     }
     report.ended(Outcome::Skipped, obstacle.to_string());
+    report.advice = obstacle.advice(loaded);
     Ok(None)
 }
 

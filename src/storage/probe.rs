@@ -11,7 +11,7 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload}
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::{Place, Storage, StorageError, StorageErrorKind, install_crypto, open, with_causes};
+use super::{Place, Storage, StorageError, StorageErrorKind, install_crypto, with_causes};
 use crate::model::{Location, Root};
 
 /// Bytes of an object that are read to see whether it can be.
@@ -55,7 +55,7 @@ impl Storage {
     /// Lists the first object under a folder, if there is one, and reads a little of it; tells whether there is one.
     pub async fn sample(&self, folder: &Root) -> Result<bool, ProbeError> {
         let cannot_list = ProbeError::of("list");
-        let at = self.folder(folder).map_err(&cannot_list)?;
+        let at = self.place(folder).map_err(&cannot_list)?;
         let (store, _) = self.store_of(&at).map_err(&cannot_list)?;
         // A whole bucket has no prefix.
         let prefix =
@@ -119,7 +119,7 @@ impl Storage {
 
     /// Whether the bucket of this folder keeps the versions of deleted objects; `None` for stores that have none.
     pub async fn versioning(&self, folder: &Root, within: Duration) -> Option<Versioning> {
-        let at = self.folder(folder).ok().filter(|at| at.scheme() == "s3")?;
+        let at = self.place(folder).ok().filter(|at| at.scheme() == "s3")?;
         let asked = timeout(within, self.ask_versioning(&at)).await;
         let late = |_| format!("no answer in {} s", within.as_secs());
         Some(match asked.map_err(late).and_then(|asked| asked) {
@@ -131,8 +131,7 @@ impl Storage {
     /// `GetBucketVersioning`, which `object_store` does not know, signed by its signer.
     async fn ask_versioning(&self, at: &Location) -> Result<String, String> {
         use AmazonS3ConfigKey as Key;
-        let options = self.options.get(at.store());
-        let builder = open::s3(at, options, self.grant(at)).map_err(|error| with_causes(&error))?;
+        let builder = self.s3(at).map_err(|error| error.reason)?;
         let option = |key: Key| builder.get_config_value(&key);
         let is_on = |key: Key| option(key).is_some_and(|value| value == "true");
         let region = option(Key::Region).unwrap_or_else(|| "us-east-1".to_owned());
@@ -164,7 +163,7 @@ impl Storage {
         answer.text().await.map_err(|error| with_causes(&error))
     }
 
-    fn folder(&self, folder: &Root) -> Result<Location, StorageError> {
+    fn place(&self, folder: &Root) -> Result<Location, StorageError> {
         Ok(self.rules.parse(folder.as_str().trim_end_matches('/'))?)
     }
 }
@@ -181,15 +180,14 @@ fn versioning_url(bucket: &str, endpoint: Option<&str>, region: &str, is_virtual
     }
 }
 
-/// The answer is a `VersioningConfiguration`, as some servers call it `GetBucketVersioningResponse`, without a `Status`
-/// where versioning was never on.
+/// The answer is a `VersioningConfiguration`, without a `Status` where versioning was never on.
 fn read_versioning(xml: &str) -> Versioning {
     let status =
         xml.split_once("<Status>").and_then(|(_, rest)| rest.split_once("</Status>")).map(|(status, _)| status);
     match status {
         Some("Enabled") => Versioning::On,
         Some("Suspended") => Versioning::Suspended,
-        None if xml.contains("VersioningConfiguration") || xml.contains("BucketVersioning") => Versioning::Off,
+        None if xml.contains("VersioningConfiguration") => Versioning::Off,
         _ => Versioning::Unseen("the store's answer is no VersioningConfiguration".to_owned()),
     }
 }
@@ -221,9 +219,7 @@ mod tests {
         assert_eq!(of("<Status>Enabled</Status>"), Versioning::On);
         assert_eq!(of("<MfaDelete>Disabled</MfaDelete><Status>Suspended</Status>"), Versioning::Suspended);
         assert_eq!(of(""), Versioning::Off);
-        for root in ["VersioningConfiguration", "GetBucketVersioningResponse"] {
-            assert_eq!(read_versioning(&format!("<{root} xmlns=\"x\"/>")), Versioning::Off, "{root}");
-        }
+        assert_eq!(read_versioning("<VersioningConfiguration xmlns=\"x\"/>"), Versioning::Off);
         for odd in ["", "<html>", "<VersioningConfiguration><Status>Maybe</Status></VersioningConfiguration>"] {
             assert!(matches!(read_versioning(odd), Versioning::Unseen(_)), "{odd}");
         }

@@ -414,16 +414,6 @@ pub enum Obstacle {
     Encrypted,
 }
 
-impl Obstacle {
-    /// What to do about it, where the words of the obstacle do not say it already.
-    pub fn advice(&self, table: &LoadedTable) -> Option<String> {
-        // Nessie puts these two properties on every table; its branches, which no metadata file tells of, need the files.
-        let is_of_nessie = table.state.property("nessie.catalog.content-id").is_some();
-        (*self == Self::GcDisabled && is_of_nessie)
-            .then(|| "Nessie keeps branches of its own: clean its tables with Nessie's own tool, nessie-gc".to_owned())
-    }
-}
-
 /// What becomes of a run on an encrypted table.
 pub fn encrypted(table: &LoadedTable) -> Unreadable {
     Unreadable { location: table.metadata_location.clone(), reason: Obstacle::Encrypted.to_string() }

@@ -52,10 +52,22 @@ pub(super) async fn all(
         buckets.entry(store_of(&place.folder)).or_insert_with(|| place.folder.clone());
     }
     let (used, told) = tokio::join!(
-        join_all(places.iter().map(|place| used(storage, &place.folder, &place.sample, request))),
+        join_all(places.iter().map(|place| async {
+            let storage = lent_for(lake, &place.sample, rules).unwrap_or(storage);
+            used(storage, &place.folder, &place.sample, request).await
+        })),
         join_all(buckets.iter().map(|(name, folder)| of_bucket(storage, name, folder))),
     );
     used.into_iter().chain(told.into_iter().flatten()).collect()
+}
+
+/// What the table of this folder is read with: keys that its catalog lends for it.
+fn lent_for<'l>(lake: &'l [catalogs::Seen], sample: &Root, rules: &LocationRules) -> Option<&'l Storage> {
+    let loaded = lake.iter().flat_map(|catalog| &catalog.tables).filter_map(|table| table.loaded.as_ref().ok());
+    let mut of_sample = loaded.filter(|loaded| {
+        metadata_folder(&loaded.metadata_location, rules).is_some_and(|(_, folder)| folder == *sample)
+    });
+    of_sample.next().map(|loaded| &loaded.storage)
 }
 
 /// A table's folder, and the metadata folder in it, as its metadata file tells.

@@ -47,6 +47,7 @@ pub(super) async fn table(
     report.uuid = loaded.state.uuid;
     // Before the lease, which twins share.
     if place_or_skip(&lake.hands, &loaded, world, now, report).await?.is_none() {
+        report.advice = catalog.keeps_house().map(str::to_owned);
         return Ok(());
     }
     let Some(uuid) = loaded.state.uuid else { return Ok(()) };

@@ -203,8 +203,9 @@ pub(super) async fn facts(
     uuid: Uuid,
     values: &ExpireValues,
 ) -> Result<RefFacts, Error> {
-    let Hands { state, plans, config, .. } = work.hands;
-    let known = plans.see_refs(state, (&loaded.name.catalog, uuid), &loaded.state, work.now).await?;
+    let Hands { state, plans, config, clock, .. } = work.hands;
+    // Not the time at which the run began: until the last of many tables is come to, refs come and go.
+    let known = plans.see_refs(state, (&loaded.name.catalog, uuid), &loaded.state, clock.now()).await?;
     let refs = || known.refs.iter();
     let in_force = |(name, seen): (&RefName, &Sighting)| {
         let r = Ref { snapshot: seen.head, kind: seen.kind, retention: seen.in_force };

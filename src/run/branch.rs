@@ -90,7 +90,7 @@ async fn one(
     };
     let what = format!("{} of branch {} of {name}", request.wanted.as_str(), request.name);
     let lease = if request.apply { lease(&lake.hands.state, uuid, what).await? } else { None };
-    let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease));
+    let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease), loaded.storage);
     let done = under_lease(&mut work, request, name, uuid, report).await;
     work.end().await?;
     done

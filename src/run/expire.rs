@@ -54,8 +54,7 @@ pub(super) async fn table(
     let limit = request.trigger.limit(&lake.hands.config.policy_for(name));
     let request = &RunRequest { apply: request.apply && limit > Mode::Observe, ..request.clone() };
     let lease = if request.apply { lease(&lake.hands.state, uuid, format!("expiry of {name}")).await? } else { None };
-    let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease));
-    work.storage = loaded.storage;
+    let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease), loaded.storage);
     let done = under_lease(&mut work, request, world, (name, uuid, limit), report).await;
     work.end().await?;
     done

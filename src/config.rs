@@ -17,6 +17,7 @@ mod check;
 mod cron;
 pub mod default;
 pub mod policy;
+mod postgres;
 pub mod problem;
 mod raw;
 mod reader;
@@ -25,6 +26,7 @@ pub use policy::{
     EffectiveExpire, EffectivePolicy, Exclusive, Mode, OnPrClosed, Pattern, Policy, PolicyExpire, RefRule, RefRules,
     Sourced,
 };
+pub use postgres::PostgresUrl;
 pub use problem::{ConfigError, Position, Problem, Severity};
 
 /// All that the configuration file says, checked, with defaults filled in.

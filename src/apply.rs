@@ -3,6 +3,7 @@
 //! The order is: intent (durable) → commit → settle → marks. A crash between any two loses nothing: before a
 //! table is planned or swept again, its open intents are settled by the same code ([`settle`]).
 
+pub mod change;
 pub mod commit;
 pub mod mark;
 pub mod settle;
@@ -74,6 +75,8 @@ pub struct Work<'a> {
     pub uuid: Uuid,
     /// The table's catalog.
     pub catalog: &'a Catalog,
+    /// What the table's files are read and deleted with, from when it is loaded; see [`LoadedTable::storage`].
+    pub storage: Storage,
     /// Which run.
     pub run: &'a RunId,
     /// Who asked for it.
@@ -124,7 +127,7 @@ impl Work<'_> {
     /// catalog, and whose clock that is; `None` where no one has a clock of its own (safety rule 3).
     pub async fn clock_skew(&self, location: &str) -> Result<Option<(String, Age)>, Error> {
         let clocks = [
-            self.hands.storage.clock_skew(location).await,
+            self.storage.clock_skew(location).await,
             self.hands.state.clock_skew().await?,
             self.catalog.clock_skew().await?,
         ];

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use iceberg::{TableRequirement, TableUpdate};
 
 use crate::model::{Age, TableName, TableState, Timestamp};
+use crate::storage::Storage;
 
 mod auth;
 mod http;
@@ -51,6 +52,8 @@ pub struct LoadedTable {
     pub metadata: Bytes,
     /// What we make of it.
     pub state: Arc<TableState>,
+    /// What its files are read and deleted with: keys that the catalog lends for them, and for no other table's.
+    pub storage: Storage,
 }
 
 /// What became of a commit.
@@ -58,7 +61,8 @@ pub struct LoadedTable {
 pub enum CommitOutcome {
     /// It is the table's new state.
     Committed,
-    /// Somebody else was faster (409, or a lost compare-and-swap); nothing was changed.
+    /// Somebody else was faster (409, or a lost compare-and-swap), or the server wants the same in another form, which it
+    /// will get from now on; nothing was changed. What comes next is a look at the table, and a new plan.
     Conflict {
         /// In the catalog's words.
         reason: String,
@@ -77,6 +81,17 @@ pub enum CommitOutcome {
         /// As for a conflict.
         left_behind: Option<String>,
     },
+}
+
+/// Whether a catalog would take a commit, as far as that can be known without one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Committing {
+    /// What it tells speaks for it.
+    Offered(&'static str),
+    /// It tells that it does not.
+    Refused(String),
+    /// It tells nothing.
+    Untold(&'static str),
 }
 
 impl Catalog {
@@ -126,6 +141,15 @@ impl Catalog {
         match self {
             Self::Sql(catalog) => catalog.clock_skew().await,
             Self::Rest(_) | Self::Broken { .. } => Ok(None),
+        }
+    }
+
+    /// Whether it would take a commit, as far as that can be known; changes nothing.
+    pub async fn committing(&self) -> Committing {
+        match self {
+            Self::Sql(catalog) => catalog.committing().await,
+            Self::Rest(catalog) => catalog.committing(),
+            Self::Broken { reason, .. } => Committing::Refused(reason.clone()),
         }
     }
 

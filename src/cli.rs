@@ -4,8 +4,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueHint};
 
+use crate::check::CheckRequest;
 use crate::clock::Clock;
 use crate::config::{Config, Pattern, Problem};
 use crate::error::Error;
@@ -14,26 +15,32 @@ use crate::report::Job;
 use crate::run::{self, Lake, RunError, RunRequest};
 use crate::state::AuditRow;
 
+mod branch;
 mod check;
+mod completions;
 mod demo;
 mod findings;
 mod holds;
+mod man;
 mod marks;
 pub(crate) mod print;
 mod progress;
 mod refs;
 mod runs;
+mod schema;
 mod tables;
 pub(crate) mod text;
 mod why;
 pub(crate) mod work;
+
+pub use branch::BranchAction;
 
 /// Keeps Apache Iceberg lakes clean where people work on branches.
 #[derive(Debug, Parser)]
 #[command(name = "icewarden", version, max_term_width = 100, subcommand_required = true, arg_required_else_help = true)]
 pub struct Arguments {
     /// The configuration file [default: `ICEWARDEN_CONFIG`, else /etc/icewarden/icewarden.toml]
-    #[arg(long, short, global = true, value_name = "FILE")]
+    #[arg(long, short, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
     /// Print JSON: an object a line for lists
     #[arg(long, global = true)]
@@ -54,16 +61,25 @@ pub struct Arguments {
 pub enum Command {
     /// Make a demo lake, clean it, and read every file that is left
     Demo(DemoArguments),
-    /// Check the configuration, the catalogs and the tables
+    /// Check the configuration, the catalogs, the stores and the tables, and tell what is allowed
     Check {
         /// The configuration only: connect to nothing
         #[arg(long)]
         offline: bool,
+        /// Also write a scratch object beside the tables of each store and into the plans store, and delete it again
+        #[arg(long, conflicts_with = "offline")]
+        write: bool,
     },
     /// List tables
     Tables(Selection),
     /// List branches and tags with their retention
     Refs(Selection),
+    /// List branches, look at one, drop, retain or restore it
+    Branch {
+        /// What.
+        #[command(subcommand)]
+        action: BranchAction,
+    },
     /// Show what a job would do; changes nothing
     Plan {
         /// The job.
@@ -107,6 +123,23 @@ pub enum Command {
         #[command(subcommand)]
         action: Option<FindingsAction>,
     },
+    /// Print JSON Schema of what a command prints with --json; without a name, list what there is
+    Schema {
+        /// Which
+        #[arg(value_parser = clap::builder::PossibleValuesParser::new(schema::names()))]
+        name: Option<String>,
+    },
+    /// Print the completions of a shell, to be read by it
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Write manual pages, one for each command; without a folder, print the first
+    Man {
+        /// Where they go, such as /usr/local/share/man/man1
+        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        folder: Option<PathBuf>,
+    },
 }
 
 /// Which tables.
@@ -121,7 +154,7 @@ pub struct Selection {
 #[derive(Debug, Args)]
 pub struct DemoArguments {
     /// Where the lake is made
-    #[arg(long, default_value = "icewarden-demo")]
+    #[arg(long, default_value = "icewarden-demo", value_hint = ValueHint::DirPath)]
     pub folder: PathBuf,
     /// Make it anew
     #[arg(long)]
@@ -283,11 +316,17 @@ const BAD_USAGE: u8 = 2;
 pub async fn dispatch(arguments: Arguments) -> u8 {
     match arguments.command {
         Command::Demo(demo) => demo::command(&demo.folder, demo.fresh).await,
+        Command::Schema { name } => schema::command(name.as_deref()),
+        Command::Completions { shell } => completions::command(shell),
+        Command::Man { folder } => man::command(folder.as_deref()),
         command => {
             let (config, warnings) = match Config::load(&Config::find(arguments.config)) {
                 Ok(loaded) => loaded,
                 Err(error) => return complain(&error, BAD_USAGE),
             };
+            if let Command::Check { offline, write } = command {
+                return check::command(&config, &warnings, offline, CheckRequest { write }, arguments.json).await;
+            }
             if !warnings.is_empty() {
                 print::note(Problem::list(&warnings));
             }
@@ -306,12 +345,6 @@ fn complain(error: &dyn std::fmt::Display, code: u8) -> u8 {
 }
 
 async fn with_config(command: Command, config: Config, json: bool) -> Result<u8, RunError> {
-    if let Command::Check { offline: true } = command {
-        return Ok(check::offline(&config, json));
-    }
-    if let Command::Check { offline: false } = command {
-        return Ok(check::online(config, json).await);
-    }
     // A request that is wrong by itself is told before anything is opened.
     let request = request(&command);
     if let Some(request) = &request {
@@ -322,9 +355,17 @@ async fn with_config(command: Command, config: Config, json: bool) -> Result<u8,
         return work::run_and_print(&lake, &request, json).await;
     }
     match command {
-        Command::Demo(_) | Command::Check { .. } | Command::Plan { .. } | Command::Run { .. } => Ok(0),
+        // Done before.
+        Command::Demo(_)
+        | Command::Check { .. }
+        | Command::Plan { .. }
+        | Command::Run { .. }
+        | Command::Schema { .. }
+        | Command::Completions { .. }
+        | Command::Man { .. } => Ok(0),
         Command::Tables(selection) => tables::list(&lake, &selection.patterns(), json).await,
         Command::Refs(selection) => refs::list(&lake, &selection.patterns(), json).await,
+        Command::Branch { action } => branch::command(&lake, action, json).await,
         Command::Marks { action } => marks::command(&lake, action, json).await,
         Command::Hold { action } => holds::command(&lake, action, json).await,
         Command::Why { location } => why::command(&lake, &location, json).await,

@@ -16,6 +16,7 @@ use crate::model::{Age, LocationRules, TableName};
 mod check;
 mod cron;
 pub mod default;
+mod later;
 pub mod policy;
 mod postgres;
 pub mod problem;
@@ -124,6 +125,8 @@ pub struct RestConfig {
     pub headers: BTreeMap<String, Secret>,
     /// `ca_file`, read: authorities that are trusted beside the system's.
     pub ca: Option<CaFile>,
+    /// `vended_credentials`: whether it is asked for keys to storage.
+    pub vended_credentials: bool,
 }
 
 /// Who we are to a REST catalog.
@@ -357,6 +360,13 @@ impl Config {
             read: &|path| std::fs::read_to_string(path),
         };
         Self::parse(&text, &path.display().to_string(), &sources)
+    }
+
+    /// The sections and keys of this configuration's file that have no effect in this version, in the order of the
+    /// file.
+    pub fn keys_without_effect(&self) -> Vec<(String, Position)> {
+        let text = std::fs::read_to_string(&self.file).unwrap_or_default();
+        later::keys_without_effect(&text)
     }
 
     /// Reads the text of a file of this name, as messages name it.

@@ -6,7 +6,8 @@
 use serde::Serialize;
 
 use crate::config::{GuardConfig, OutsideLocation};
-use crate::model::{Age, LocationRules, TableState};
+use crate::model::{Age, LocationRules, Ref, RefName, TableState};
+use crate::plan::change::{ChangedRef, RefChange, Wanted};
 use crate::plan::cleanup::kept;
 use crate::plan::roots::Place;
 use crate::plan::{ExpirePlan, SnapshotVerdict};
@@ -45,6 +46,29 @@ pub struct ApprovedPlan(ExpirePlan);
 impl ApprovedPlan {
     /// The plan.
     pub fn plan(&self) -> &ExpirePlan {
+        &self.0
+    }
+
+    /// The part of it that writes retention to refs; `state` is what it was made on.
+    pub fn retention(&self, state: &TableState) -> Option<ApprovedChange> {
+        let ExpirePlan { table, uuid, retention, .. } = &self.0;
+        let changed = |(name, after): &(RefName, Ref)| {
+            let (before, after) = (state.refs.get(name).cloned(), Some(after.clone()));
+            ChangedRef { name: name.clone(), before, after }
+        };
+        let refs: Vec<ChangedRef> = retention.to_set.iter().map(changed).collect();
+        let change = RefChange { table: table.clone(), uuid: *uuid, wanted: Wanted::SetRetention, refs };
+        (!change.refs.is_empty()).then_some(ApprovedChange(change))
+    }
+}
+
+/// A change of refs that may be made. Nothing else makes one.
+#[derive(Debug, Clone)]
+pub struct ApprovedChange(RefChange);
+
+impl ApprovedChange {
+    /// The change.
+    pub fn change(&self) -> &RefChange {
         &self.0
     }
 }
@@ -114,6 +138,26 @@ impl Refusal {
     }
 }
 
+/// Approves a change of refs. What brings snapshots nearer to their end needs more than what keeps them.
+pub fn approve_change(
+    change: RefChange,
+    hold: Option<&Hold>,
+    unplanned_removal: Option<&str>,
+) -> Result<ApprovedChange, Box<(RefChange, Refusal)>> {
+    let drops = change.dropped().next().is_some();
+    let refusal = if let Some(main) = change.dropped().find(|name| name.is_main()) {
+        Some(Refusal::Unsound { what: format!("it drops {main}") })
+    } else if let Some(hold) = hold {
+        Some(Refusal::Held { by: hold.by.clone(), reason: hold.reason.clone() })
+    } else {
+        unplanned_removal.filter(|_| drops).map(|finding| Refusal::UnplannedRemoval { finding: finding.to_owned() })
+    };
+    match refusal {
+        None => Ok(ApprovedChange(change)),
+        Some(refusal) => Err(Box::new((change, refusal))),
+    }
+}
+
 /// Approves the plan, or gives it back with the rule that forbids it.
 pub fn approve(plan: ExpirePlan, facts: &Facts<'_>) -> Result<ApprovedPlan, Box<(ExpirePlan, Refusal)>> {
     match refusal(&plan, facts) {
@@ -179,6 +223,18 @@ fn unsound(plan: &ExpirePlan, facts: &Facts<'_>) -> Option<String> {
     let goes = retention.snapshots.iter().filter(|d| matches!(d.verdict, SnapshotVerdict::Expire(_))).count();
     if plan.steps.len() != goes {
         return Some("its commits do not remove what it decided".to_owned());
+    }
+    for drop in retention.refs.iter().filter(|decision| decision.drops_the_ref_alone()) {
+        let goes = |id| retention.expired().any(|decision| decision.id == id);
+        if retention.values.drop_grace > Age::ZERO && goes(drop.snapshot) {
+            return Some(format!("it expires the head of {}, which can be restored for a while", drop.name));
+        }
+    }
+    for (name, to) in &retention.to_set {
+        let is_same = |found: &Ref| found.snapshot == to.snapshot && found.kind == to.kind;
+        if !facts.state.refs.get(name).is_some_and(is_same) {
+            return Some(format!("it sets {name} to another snapshot"));
+        }
     }
     let none_by_hand = std::collections::BTreeSet::new();
     plan.cleanup.mark.iter().find_map(|candidate| {

@@ -10,8 +10,8 @@ use crate::model::{
 };
 use crate::plan::cleanup::CleanupPlan;
 use crate::plan::expire::steps;
-use crate::plan::retention::{self, RefFacts};
 use crate::plan::values::{ExpireValues, Source, Sourced};
+use crate::plan::{RefFacts, retention};
 use crate::state::HoldScope;
 
 const DAY: i64 = 86_400_000;
@@ -46,6 +46,10 @@ fn world() -> (TableState, Place, ExpirePlan) {
         retain_last: Sourced::new(1, Source::Config),
         max_ref_age: Sourced::new(None, Source::Iceberg),
         floor: Age::hours(1),
+        drop_grace: Age::days(1),
+        keep_fork_points: true,
+        override_table: false,
+        min_snapshots_property: None,
         snapshots: BTreeSet::new(),
         rules: RefRules::default(),
     };

@@ -48,6 +48,8 @@ pub mod sweep;
 
 pub mod run;
 
+pub mod check;
+
 pub mod demo;
 
 pub mod cli;

@@ -3,15 +3,16 @@
 //! Every snapshot, ref and object gets exactly one decision with a reason that a person understands, and
 //! the same input gives the same bytes out.
 
+pub mod change;
 pub mod cleanup;
 pub mod expire;
+pub mod refs;
 pub mod retention;
 pub mod roots;
 pub mod values;
 
 pub use cleanup::{CleanupPlan, KeptFile};
 pub use expire::ExpirePlan;
-pub use retention::{
-    ExpiredBecause, RefDecision, RefFacts, RefVerdict, RetentionPlan, SnapshotDecision, SnapshotVerdict,
-};
+pub use refs::{RefDecision, RefFacts, RefValues, RefVerdict};
+pub use retention::{ExpiredBecause, RetentionPlan, SnapshotDecision, SnapshotVerdict};
 pub use values::{ExpireValues, Source, Sourced};

@@ -2,22 +2,25 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
-use crate::model::{Age, PlanId, RefName, RunId, SnapshotId, TableName, Timestamp};
-use crate::plan::retention::{RefDecision, SnapshotVerdict};
-use crate::plan::{ExpirePlan, ExpiredBecause, KeptFile, Sourced};
+use crate::model::{Age, PlanId, Ref, RefName, RunId, SnapshotId, TableName, Timestamp};
+use crate::plan::change::RefChange;
+use crate::plan::{ExpirePlan, ExpiredBecause, KeptFile, RefDecision, SnapshotVerdict, Sourced};
 use crate::storage::StorageErrorKind;
 
 /// What a run does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Job {
     /// Expire snapshots and refs.
     Expire,
     /// Delete marked files whose grace period is over.
     Sweep,
+    /// Drop, restore or retain a branch.
+    Branch,
 }
 
 impl Job {
@@ -26,12 +29,13 @@ impl Job {
         match self {
             Self::Expire => "expire",
             Self::Sweep => "sweep",
+            Self::Branch => "branch",
         }
     }
 }
 
 /// How it ended for a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// All was done, or there was nothing to do.
@@ -60,7 +64,7 @@ impl Outcome {
 }
 
 /// A whole run.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct RunReport {
     /// Its id.
     pub run: RunId,
@@ -108,7 +112,7 @@ impl RunReport {
 }
 
 /// What became of one table.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct TableReport {
     /// Which.
     pub table: TableName,
@@ -122,6 +126,8 @@ pub struct TableReport {
     pub advice: Option<String>,
     /// The expiry's plan.
     pub plan: Option<PlanReport>,
+    /// What changes about refs alone.
+    pub change: Option<RefChange>,
     /// What was committed.
     pub commits: Vec<CommitReport>,
     /// What was marked.
@@ -145,6 +151,7 @@ impl TableReport {
             reason: None,
             advice: None,
             plan: None,
+            change: None,
             commits: Vec::new(),
             marks: Vec::new(),
             sweeps: Vec::new(),
@@ -163,7 +170,7 @@ impl TableReport {
 }
 
 /// Numbers of a table.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[allow(missing_docs)] // each is named for what it counts
 pub struct Counts {
     pub expired_snapshots: u64,
@@ -189,7 +196,7 @@ pub struct Counts {
 }
 
 /// A plan in short.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct PlanReport {
     /// For `--confirm`.
     pub id: PlanId,
@@ -201,6 +208,10 @@ pub struct PlanReport {
     pub retain_last: Sourced<i64>,
     /// Every ref with its decision.
     pub refs: Vec<RefDecision>,
+    /// Refs that get retention written to them, as they should be.
+    pub to_set: Vec<(RefName, Ref)>,
+    /// Until when dropped refs can be restored, at least.
+    pub restorable_until: Timestamp,
     /// The snapshots that go.
     pub expired: Vec<SnapshotId>,
     /// How many go, by reason.
@@ -227,7 +238,7 @@ const EXAMPLES: usize = 5;
 impl PlanReport {
     /// Whether it says only why things stay.
     pub fn is_empty(&self) -> bool {
-        self.commits == 0
+        self.commits == 0 && self.to_set.is_empty()
     }
 
     /// The short form of a plan.
@@ -257,6 +268,8 @@ impl PlanReport {
             older_than: plan.retention.values.older_than.clone(),
             retain_last: plan.retention.values.retain_last.clone(),
             refs: plan.retention.refs.clone(),
+            to_set: plan.retention.to_set.clone(),
+            restorable_until: plan.retention.values.now.plus(plan.retention.values.drop_grace),
             expired: plan.retention.expired().map(|decision| decision.id).collect(),
             expired_by: expired_by.into_iter().collect(),
             kept_by: kept_by.into_iter().collect(),
@@ -270,8 +283,14 @@ impl PlanReport {
     }
 }
 
+/// A text as one word of a shell command.
+pub fn quoted(text: &str) -> String {
+    let is_plain = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    if is_plain { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
 /// A commit that was made.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct CommitReport {
     /// The metadata file that it made.
     pub metadata_location: String,
@@ -279,10 +298,12 @@ pub struct CommitReport {
     pub snapshots: u64,
     /// Refs dropped.
     pub refs: Vec<RefName>,
+    /// Refs set: restored, or with other retention.
+    pub set: Vec<RefName>,
 }
 
 /// A mark list that was written.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct MarksReport {
     /// For `icewarden marks`.
     pub id: String,
@@ -297,7 +318,7 @@ pub struct MarksReport {
 }
 
 /// What became of a mark list, or would become of it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct SweepReport {
     /// For `icewarden marks`.
     pub id: String,
@@ -318,7 +339,7 @@ pub struct SweepReport {
 }
 
 /// A marked file that was not deleted.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct NotDeleted {
     /// Which.
     pub location: String,
@@ -327,7 +348,7 @@ pub struct NotDeleted {
 }
 
 /// Why a marked file was not deleted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Because {
     /// It was not there.

@@ -7,24 +7,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::FutureExt;
+use futures::future::join_all;
 use futures::stream::{self, StreamExt};
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::apply::{Hands, Work, lease};
-use crate::catalog::Catalog;
 use crate::catalog::rest::RestCatalog;
 use crate::catalog::sql::SqlCatalog;
+use crate::catalog::{Catalog, LoadedTable};
 use crate::clock::Clock;
-use crate::config::{CatalogKind, Config, Pattern};
+use crate::config::{CatalogConfig, CatalogKind, Config, EffectivePolicy, Mode, Pattern};
 use crate::error::Error;
 use crate::inventory::world::{Surveyor, World};
 use crate::model::{Age, PlanId, RunId, SnapshotId, TableName, Timestamp};
+use crate::plan::ExpireValues;
+use crate::plan::values::{self, BadProperty};
 use crate::report::{Job, Outcome, RunReport, TableReport};
 use crate::state::{Closed, LeaseGuard, MarkFilter, MarkList, Plans, State};
 use crate::storage::Storage;
 use crate::sweep;
 
+pub mod branch;
+pub mod branches;
 mod expire;
 
 /// Tables worked on at once. Each reads many files at once itself.
@@ -52,22 +57,7 @@ impl Lake {
         let state = State::open(&config.state.database).await?;
         let plans = Plans::open(storage.clone(), &config.state.plans)?;
         plans.restore(&state).await?;
-        let mut catalogs = Vec::new();
-        for catalog in &config.catalogs {
-            let (name, warehouse) = (catalog.name.as_str(), catalog.warehouse.as_deref());
-            let opened = match &catalog.kind {
-                CatalogKind::Sql { uri } => {
-                    SqlCatalog::open(name, uri, warehouse, storage.clone()).await.map(Catalog::Sql)
-                }
-                CatalogKind::Rest(rest) => {
-                    RestCatalog::open(name, rest, warehouse, storage.clone()).await.map(Catalog::Rest)
-                }
-            };
-            // The others can be worked on without it.
-            catalogs.push(
-                opened.unwrap_or_else(|error| Catalog::Broken { name: name.to_owned(), reason: error.to_string() }),
-            );
-        }
+        let catalogs = join_all(config.catalogs.iter().map(|catalog| open_catalog(catalog, &storage).boxed())).await;
         let hands = Hands { config: Arc::new(config), storage, state, plans, clock, progress: Arc::default() };
         Ok(Self { catalogs, hands, surveyor: Surveyor::default() })
     }
@@ -87,7 +77,8 @@ impl Lake {
         (uuid, lease): (Uuid, Option<LeaseGuard>),
     ) -> Work<'a> {
         let (hands, catalogs, surveyor) = (&self.hands, &self.catalogs, &self.surveyor);
-        Work { hands, catalogs, surveyor, uuid, catalog, run, actor, now, lease }
+        let storage = hands.storage.clone();
+        Work { hands, catalogs, surveyor, uuid, catalog, storage, run, actor, now, lease }
     }
 
     /// A fresh listing of all catalogs, with the tables' folders.
@@ -95,6 +86,22 @@ impl Lake {
         let Hands { state, storage, clock, .. } = &self.hands;
         Ok(self.surveyor.fresh(&self.catalogs, state, storage.rules(), clock.now()).await?)
     }
+}
+
+/// Opens a catalog; one that cannot be opened says why, and the others can be worked on without it.
+pub async fn open_catalog(catalog: &CatalogConfig, storage: &Storage) -> Catalog {
+    let (name, warehouse) = (catalog.name.as_str(), catalog.warehouse.as_deref());
+    let opened = match &catalog.kind {
+        CatalogKind::Sql { uri } => SqlCatalog::open(name, uri, warehouse, storage.clone()).await.map(Catalog::Sql),
+        CatalogKind::Rest(rest) => RestCatalog::open(name, rest, warehouse, storage.clone()).await.map(Catalog::Rest),
+    };
+    opened.unwrap_or_else(|error| Catalog::Broken { name: name.to_owned(), reason: error.to_string() })
+}
+
+/// The values that an expiry without further wishes resolves for this table, if they can be.
+pub fn values_of(config: &Config, table: &LoadedTable, now: Timestamp) -> Result<ExpireValues, BadProperty> {
+    let request = RunRequest::look(Job::Expire, "");
+    values::resolve(&table.state, &expire::inputs(config, &request, &table.name, now))
 }
 
 /// What is asked for.
@@ -114,6 +121,8 @@ pub struct RunRequest {
     pub snapshots: Vec<SnapshotId>,
     /// Act, or stop after the plan.
     pub apply: bool,
+    /// What set it off.
+    pub trigger: Trigger,
     /// Goes on with this plan although it was refused for its size.
     pub confirm: Option<PlanId>,
     /// Who asks.
@@ -131,9 +140,31 @@ impl RunRequest {
             retain_last: None,
             snapshots: Vec::new(),
             apply: false,
+            trigger: Trigger::Operator,
             confirm: None,
             actor: actor.into(),
         }
+    }
+}
+
+/// What set off a run. A policy's `mode` limits all but what an operator starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trigger {
+    /// A person, by CLI or HTTP.
+    Operator,
+    /// A `[[schedule]]`.
+    Schedule,
+    /// A pull request that was closed.
+    Webhook,
+    /// The reconcile job.
+    Reconcile,
+}
+
+impl Trigger {
+    /// How far a run may go on a table with this policy.
+    fn limit(self, policy: &EffectivePolicy) -> Mode {
+        if self == Self::Operator { Mode::Sweep } else { policy.mode() }
     }
 }
 
@@ -156,34 +187,44 @@ pub async fn run(lake: &Lake, request: &RunRequest) -> Result<RunReport, RunErro
     let older_than = request.older_than.or_else(|| request.older_than_time.map(|time| now.since(time)));
     let request = &RunRequest { older_than, ..request.clone() };
     lake.surveyor.forget().await;
-    let id = RunId(Uuid::now_v7().to_string());
     let state = &lake.hands.state;
     if let Some(plan) = request.confirm
         && state.plan(plan).await.map_err(Error::from)?.is_none()
     {
         return Err(RunError::Rejected(format!("no plan {plan} is known (hint: icewarden plan expire)")));
     }
-    let text = serde_json::to_string(request).map_err(Error::from)?;
-    state.start_run(&id, request.job.as_str(), &request.actor, now, &text).await.map_err(Error::from)?;
-    let mut report = RunReport {
-        run: id.clone(),
-        job: request.job,
-        applied: request.apply,
-        now,
-        tables: Vec::new(),
-        unlisted: lake.catalogs.iter().filter_map(Catalog::broken).collect(),
-        notes: Vec::new(),
-    };
+    let mut report = begin(lake, request.job, request.apply, (&request.actor, request), now).await?;
     let done = match request.job {
         Job::Expire => expire_all(lake, request, &mut report).await,
         Job::Sweep => sweep_all(lake, request, &mut report).await,
+        Job::Branch => Err(RunError::Rejected("a branch is changed by a request of its own".to_owned())),
     };
+    end(lake, report, done).await
+}
+
+/// Writes down that a run begins.
+async fn begin(
+    lake: &Lake,
+    job: Job,
+    applied: bool,
+    (actor, request): (&str, &impl Serialize),
+    now: Timestamp,
+) -> Result<RunReport, Error> {
+    let run = RunId(Uuid::now_v7().to_string());
+    lake.hands.state.start_run(&run, job.as_str(), actor, now, &serde_json::to_string(request)?).await?;
+    let unlisted = lake.catalogs.iter().filter_map(Catalog::broken).collect();
+    Ok(RunReport { run, job, applied, now, tables: Vec::new(), unlisted, notes: Vec::new() })
+}
+
+/// Writes down how it ended.
+async fn end(lake: &Lake, mut report: RunReport, done: Result<(), RunError>) -> Result<RunReport, RunError> {
     report.tables.sort_by(|left, right| left.table.cmp(&right.table));
     let (outcome, text) = match &done {
         Ok(()) => (report.outcome().as_str(), serde_json::to_string(&report).map_err(Error::from)?),
         Err(error) => ("failed", serde_json::json!({ "error": error.to_string() }).to_string()),
     };
-    state.finish_run(&id, lake.hands.clock.now(), outcome, &text).await.map_err(Error::from)?;
+    let Hands { state, clock, .. } = &lake.hands;
+    state.finish_run(&report.run, clock.now(), outcome, &text).await.map_err(Error::from)?;
     done.map(|()| report)
 }
 
@@ -327,9 +368,14 @@ async fn sweep_table(
     (uuid, known_as): (Uuid, TableName),
     lists: Vec<MarkList>,
 ) -> TableReport {
-    let mode = if request.apply { sweep::Mode::Apply } else { sweep::Mode::Look };
     let name = sweep::find(uuid, &known_as, world).map(|roots| roots.table.clone());
     let mut report = TableReport::new(name.clone().unwrap_or(known_as));
+    let limit = request.trigger.limit(&lake.hands.config.policy_for(&report.table));
+    let mode = if request.apply && limit == Mode::Sweep { sweep::Mode::Apply } else { sweep::Mode::Look };
+    if request.apply && mode == sweep::Mode::Look {
+        report.ended(Outcome::Skipped, "its policy's mode leaves deleting to an operator");
+        return report;
+    }
     let done = async {
         let Some(name) = name else {
             return gone(lake, world, uuid, &lists, now, mode, &mut report).await;

@@ -25,6 +25,7 @@ use crate::model::{Age, TableName, Timestamp};
 use crate::postgres;
 
 mod audit;
+mod drops;
 mod error;
 mod findings;
 mod holds;
@@ -45,6 +46,7 @@ mod sightings;
 mod tests;
 
 pub use audit::AuditRow;
+pub use drops::DropRecord;
 pub use error::StateError;
 pub use findings::{Finding, FindingKind, Observation, Severity};
 pub use holds::{Hold, HoldScope};
@@ -56,6 +58,7 @@ pub use marks::{MarkFilter, MarkList, MarkStatus};
 pub use plan_store::{Plans, PlansError};
 pub use plans::{Bound, Confirmation, PlanRecord};
 pub use runs::Run;
+pub use sightings::KnownRefs;
 
 use lock::LockFile;
 use place::Place;

@@ -1,4 +1,5 @@
-//! Objects: read, look at, write, delete. One store per bucket, found by the location's scheme and authority.
+//! Objects: read, look at, write, delete. One store per bucket, found by the location's scheme and authority; where a
+//! catalog lends keys for a table, one per table and prefix.
 //!
 //! Everything that touches table storage goes through here. Deletes are called by `sweep` only.
 
@@ -7,18 +8,21 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload, RetryConfig};
+use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 
 use crate::clock::Clock;
 use crate::config::Secret;
 use crate::model::{Age, BadLocation, Location, LocationRules, ObjectFacts, Timestamp, Unrepresentable};
 
 mod delete;
+mod lent;
+mod open;
+mod probe;
 
 pub use delete::Deleted;
+pub use lent::{Grant, Keys, Lender, Lent};
+pub use probe::{ProbeError, Versioning};
 
 /// How long a store may take to tell its time.
 const CLOCK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
@@ -30,11 +34,38 @@ pub struct Storage {
     options: Arc<BTreeMap<String, BTreeMap<String, Secret>>>,
     stores: Arc<Mutex<BTreeMap<String, Arc<dyn ObjectStore>>>>,
     concurrency: usize,
+    /// Where this is one table's: what its catalog lends for its files.
+    lent: Option<Lent>,
 }
 
 impl fmt::Debug for Storage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Storage").field("rules", &self.rules).finish_non_exhaustive()
+        f.debug_struct("Storage").field("rules", &self.rules).field("lent", &self.lent).finish_non_exhaustive()
+    }
+}
+
+/// An object in its store, and what it is asked for with.
+struct Place {
+    store: Arc<dyn ObjectStore>,
+    path: Path,
+    loan: Option<Loan>,
+}
+
+/// Lent keys, as of one answer of the catalog.
+#[derive(Clone)]
+struct Loan {
+    lent: Lent,
+    generation: u64,
+    is_renewed: bool,
+}
+
+impl Loan {
+    /// After a request that failed: whether to send it again, once, since its keys were refused and there are others
+    /// now.
+    async fn is_worth_another(&mut self, error: &StorageError) -> bool {
+        let is_refused = error.kind == StorageErrorKind::Denied && !self.is_renewed;
+        self.is_renewed |= is_refused;
+        is_refused && self.lent.renewed(self.generation).await
     }
 }
 
@@ -46,7 +77,15 @@ impl Storage {
             options: Arc::new(options),
             stores: Arc::default(),
             concurrency: concurrency.max(1),
+            lent: None,
         }
+    }
+
+    /// The same for one table's files: with what its catalog lends for them, else as before. The keys are used through
+    /// this value alone, so never for another table's files.
+    #[must_use]
+    pub fn lending(&self, lent: Option<Lent>) -> Self {
+        Self { lent, ..self.clone() }
     }
 
     /// Uses this store for everything under `scheme://authority`.
@@ -68,15 +107,25 @@ impl Storage {
 
     /// The whole object.
     pub async fn read(&self, location: &str) -> Result<Bytes, StorageError> {
-        let (store, path) = self.locate(location)?;
-        let result = async { store.get(&path).await?.bytes().await }.await;
-        result.map_err(|error| StorageError::of(location, &error))
+        let mut place = self.locate(location)?;
+        loop {
+            let result = async { place.store.get(&place.path).await?.bytes().await }.await;
+            match result {
+                Ok(bytes) => return Ok(bytes),
+                Err(error) => self.again(&mut place, StorageError::of(location, &error)).await?,
+            }
+        }
     }
 
     /// Size, modification time and tag as the store has them.
     pub async fn head(&self, location: &str) -> Result<ObjectFacts, StorageError> {
-        let (store, path) = self.locate(location)?;
-        let meta = store.head(&path).await.map_err(|error| StorageError::of(location, &error))?;
+        let mut place = self.locate(location)?;
+        let meta = loop {
+            match place.store.head(&place.path).await {
+                Ok(meta) => break meta,
+                Err(error) => self.again(&mut place, StorageError::of(location, &error)).await?,
+            }
+        };
         Ok(ObjectFacts {
             size: meta.size,
             // A store that keeps no time answers the epoch; that is no time (safety rule 3).
@@ -102,63 +151,70 @@ impl Storage {
         if location.scheme() != "s3" {
             return None;
         }
-        let options = self.options.get(location.store())?;
-        let endpoint = ["endpoint", "aws_endpoint", "endpoint_url", "aws_endpoint_url"]
-            .iter()
-            .find_map(|key| options.get(*key))?;
+        let endpoint = self.endpoint(&location)?;
         // Any answer carries the time, a refusal too.
         install_crypto();
         let client = reqwest::Client::builder().build().ok()?;
-        let answer = client.head(endpoint.reveal()).timeout(CLOCK_TIMEOUT).send().await.ok()?;
+        let answer = client.head(endpoint).timeout(CLOCK_TIMEOUT).send().await.ok()?;
         let date = answer.headers().get(reqwest::header::DATE)?.to_str().ok()?;
         let theirs = chrono::DateTime::parse_from_rfc2822(date).ok()?.timestamp_millis();
         Some((location.store().to_owned(), Clock::system().since(Timestamp(theirs))))
     }
 
+    /// Where the store of this location is, if it is not where its kind of store is by itself.
+    fn endpoint(&self, location: &Location) -> Option<&str> {
+        let options = self.options.get(location.store());
+        let configured = ["endpoint", "aws_endpoint", "endpoint_url", "aws_endpoint_url"]
+            .iter()
+            .find_map(|key| options?.get(*key))
+            .map(Secret::reveal);
+        let lent = || self.lent.as_ref()?.grant(location)?.settings.get("endpoint");
+        configured.or_else(|| lent().map(String::as_str))
+    }
+
     async fn put(&self, location: &str, bytes: Bytes, mode: PutMode) -> Result<(), StorageError> {
-        let (store, path) = self.locate(location)?;
+        let Place { store, path, .. } = self.locate(location)?;
         let options = PutOptions { mode, ..PutOptions::default() };
         let put = store.put_opts(&path, PutPayload::from_bytes(bytes), options).await;
         put.map(drop).map_err(|error| StorageError::of(location, &error))
     }
 
-    fn locate(&self, location: &str) -> Result<(Arc<dyn ObjectStore>, Path), StorageError> {
-        let parsed = self.rules.parse(location)?;
-        let path = parsed.object_path()?;
-        Ok((self.store_of(&parsed)?, path))
+    fn locate(&self, location: &str) -> Result<Place, StorageError> {
+        self.place(&self.rules.parse(location)?)
     }
 
-    fn store_of(&self, location: &Location) -> Result<Arc<dyn ObjectStore>, StorageError> {
+    fn place(&self, location: &Location) -> Result<Place, StorageError> {
+        let path = location.object_path()?;
+        let (store, loan) = self.store_of(location)?;
+        Ok(Place { store, path, loan })
+    }
+
+    fn store_of(&self, location: &Location) -> Result<(Arc<dyn ObjectStore>, Option<Loan>), StorageError> {
+        let options = self.options.get(location.store());
+        if let Some((lent, grant)) = self.grant(location) {
+            let loan = Loan { lent: lent.clone(), generation: lent.generation(), is_renewed: false };
+            let store = lent.store(grant, location, || open::open(location, options, Some((lent, grant))))?;
+            return Ok((store, Some(loan)));
+        }
         let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(store) = stores.get(location.store()) {
-            return Ok(Arc::clone(store));
+            return Ok((Arc::clone(store), None));
         }
-        let unavailable = |reason: String| StorageError {
-            location: location.raw().to_owned(),
-            kind: StorageErrorKind::Unavailable,
-            reason,
-        };
-        let options = self.options.get(location.store());
-        let store: Arc<dyn ObjectStore> = match location.scheme() {
-            "file" => Arc::new(LocalFileSystem::new().with_fsync(true)),
-            "s3" => {
-                let mut builder =
-                    AmazonS3Builder::from_env().with_bucket_name(location.authority()).with_retry(RetryConfig {
-                        max_retries: 5,
-                        retry_timeout: std::time::Duration::from_mins(1),
-                        ..RetryConfig::default()
-                    });
-                for (key, value) in options.into_iter().flatten() {
-                    let key: AmazonS3ConfigKey =
-                        key.parse().map_err(|error: object_store::Error| unavailable(error.to_string()))?;
-                    builder = builder.with_config(key, value.reveal());
-                }
-                Arc::new(builder.build().map_err(|error| unavailable(error.to_string()))?)
-            }
-            other => return Err(unavailable(format!("no store is known for {other}:// (known: file, s3)"))),
-        };
+        let store = open::open(location, options, None)?;
         stores.insert(location.store().to_owned(), Arc::clone(&store));
-        Ok(store)
+        Ok((store, None))
+    }
+
+    /// What the table's catalog lends for this location, if anything.
+    fn grant(&self, location: &Location) -> Option<(&Lent, &Grant)> {
+        let lent = self.lent.as_ref()?;
+        Some((lent, lent.grant(location)?))
+    }
+
+    /// After a request for an object that failed: sends it again by returning, or gives back the error.
+    async fn again(&self, place: &mut Place, error: StorageError) -> Result<(), StorageError> {
+        let Some(loan) = &mut place.loan else { return Err(error) };
+        if loan.is_worth_another(&error).await { Ok(()) } else { Err(error.without_secrets(loan)) }
     }
 }
 
@@ -199,9 +255,17 @@ impl StorageError {
                 (StorageErrorKind::AlreadyExists, "is there already".to_owned())
             }
             E::InvalidPath { .. } => (StorageErrorKind::Unrepresentable, error.to_string()),
-            _ => (Self::kind_of_cause(error), with_causes(error)),
+            _ => match (Self::kind_of_cause(error), with_causes(error)) {
+                // S3 answers 400 to keys whose time is over.
+                (_, reason) if reason.contains("ExpiredToken") => (StorageErrorKind::Denied, reason),
+                told => told,
+            },
         };
         Self { location: location.to_owned(), kind, reason }
+    }
+
+    fn without_secrets(self, loan: &Loan) -> Self {
+        Self { reason: loan.lent.redact(self.reason), ..self }
     }
 
     /// The local file system reports what the system said inside a generic error.
@@ -251,3 +315,6 @@ impl From<Unrepresentable> for StorageError {
         Self { location: error.location, kind: StorageErrorKind::Unrepresentable, reason: error.why.to_owned() }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -16,16 +16,19 @@ use crate::apply::{Hands, ListHeader, Work, settle};
 use crate::catalog::LoadedTable;
 use crate::catalog::metadata;
 use crate::clock::Clock;
+use crate::config::Config;
 use crate::error::Error;
 use crate::failpoint;
 use crate::guard::{MAX_CLOCK_SKEW, Refusal};
 use crate::inventory::manifests::Unreadable;
 use crate::inventory::world::World;
 use crate::model::roots::roots_of;
-use crate::model::{Age, Location, TableName, TableRoots, Timestamp};
+use crate::model::{Age, BadLocation, Location, LocationRules, TableName, TableRoots, Timestamp};
 use crate::plan::roots::{self, Place, Shared};
 use crate::report::{Because, Outcome, SweepReport, TableReport};
-use crate::state::{AuditRow, Entry, FindingKind, MarkList, MarkStatus, Observation, PlansError, Severity};
+use crate::state::{
+    AuditRow, Entry, FindingKind, MarkList, MarkStatus, Observation, PlansError, Severity, State, StateError,
+};
 use crate::storage::StorageErrorKind;
 use proof::Proof;
 
@@ -60,17 +63,15 @@ async fn sweepable(
         return Ok(None);
     }
     report.uuid = current.state.uuid;
-    if !current.state.gc_enabled() {
-        report.ended(Outcome::Skipped, "gc.enabled is not true; its marks wait");
-        return Ok(None);
-    }
-    if current.state.is_encrypted {
-        let reason = "the table is encrypted, which is not supported".to_owned();
-        return Err(Unreadable { location: current.metadata_location, reason }.into());
-    }
-    match place(work.hands, &current, &*work.world().await?)? {
+    let Hands { config, storage, .. } = work.hands;
+    match eligible(config, storage.rules(), &current, &*work.world().await?)? {
         Ok(place) => Ok(Some((current, place))),
-        Err(shared) => {
+        Err(Obstacle::Encrypted) => Err(encrypted(&current).into()),
+        Err(Obstacle::GcDisabled) => {
+            report.ended(Outcome::Skipped, format!("{}; its marks wait", Obstacle::GcDisabled));
+            Ok(None)
+        }
+        Err(Obstacle::Shared(shared)) => {
             report.ended(Outcome::Skipped, shared.to_string());
             Ok(None)
         }
@@ -80,10 +81,11 @@ async fn sweepable(
 /// Settles the open intents of one table and sweeps its due lists.
 pub async fn table(work: &mut Work<'_>, name: &TableName, mode: Mode, report: &mut TableReport) -> Result<(), Error> {
     let Some((current, _)) = sweepable(work, name, report).await? else { return Ok(()) };
+    work.storage = current.storage.clone();
     if mode == Mode::Apply {
         settle::open_intents(work, &current, report).await?;
     }
-    if let Some(finding) = unplanned_removal(work).await? {
+    if let Some(finding) = unplanned_removal(&work.hands.state, work.uuid, work.now).await? {
         report.ended(Outcome::Refused, format!("finding {finding} is open: a commit removed what it should not have"));
         report.advice = Some(format!("icewarden findings; icewarden findings ack {finding} --until DATE"));
         return Ok(());
@@ -109,7 +111,7 @@ pub async fn table(work: &mut Work<'_>, name: &TableName, mode: Mode, report: &m
 
 /// Marks a list void because its table is not there any more.
 pub async fn void(
-    state: &crate::state::State,
+    state: &State,
     list: &MarkList,
     reason: &str,
     now: Timestamp,
@@ -352,7 +354,7 @@ async fn is_later(work: &Work<'_>, list: &MarkList, current: &LoadedTable) -> Re
                 list.metadata_location
             ));
         }
-        let Ok((_, read)) = metadata::read(&work.hands.storage, &oldest.location).await else { break };
+        let Ok((_, read)) = metadata::read(&work.storage, &oldest.location).await else { break };
         if read.metadata_log.first().is_none_or(|older| older.at >= oldest.at) {
             break;
         }
@@ -366,11 +368,11 @@ async fn is_later(work: &Work<'_>, list: &MarkList, current: &LoadedTable) -> Re
 }
 
 /// An open `unplanned_removal` of the table that nobody has acknowledged.
-pub async fn unplanned_removal(work: &Work<'_>) -> Result<Option<String>, Error> {
-    let open = work.hands.state.open_findings_of(work.uuid).await?;
+pub async fn unplanned_removal(state: &State, uuid: Uuid, now: Timestamp) -> Result<Option<String>, StateError> {
+    let open = state.open_findings_of(uuid).await?;
     Ok(open
         .into_iter()
-        .find(|finding| finding.seen.kind == FindingKind::UnplannedRemoval && !finding.is_acknowledged(work.now))
+        .find(|finding| finding.seen.kind == FindingKind::UnplannedRemoval && !finding.is_acknowledged(now))
         .map(|finding| finding.id))
 }
 
@@ -385,28 +387,60 @@ pub async fn neighbours(work: &Work<'_>, name: &TableName, place: &Place) -> Res
     for finding in work.hands.state.open_findings_of(work.uuid).await? {
         let before = finding.seen.numbers["before"].as_str();
         if let (FindingKind::UnplannedRemoval, Some(location)) = (finding.seen.kind, before) {
-            let (metadata, state) = metadata::read(&work.hands.storage, location).await?;
+            let (metadata, state) = metadata::read(&work.storage, location).await?;
             all.push(LoadedTable {
                 name: name.clone(),
                 metadata_location: location.to_owned(),
                 metadata,
                 state: Arc::new(state),
+                storage: work.storage.clone(),
             });
         }
     }
     Ok(all)
 }
 
-/// The table's folders among all catalogued tables, with its policy's override. The outer error is a location that
-/// makes no sense.
-pub fn place(hands: &Hands, table: &LoadedTable, world: &World) -> Result<Result<Place, Shared>, Error> {
-    let exclusive = hands.config.policy_for(&table.name).exclusive;
+/// Why no job works on a table, as its own metadata and the folders of the others tell.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    /// Safety rule 4: it is skipped.
+    #[error("gc.enabled is not true")]
+    GcDisabled,
+    /// Safety rule 6: it is skipped.
+    #[error(transparent)]
+    Shared(#[from] Shared),
+    /// Safety rule 2: it fails.
+    #[error("the table is encrypted, which is not supported")]
+    Encrypted,
+}
+
+/// What becomes of a run on an encrypted table.
+pub fn encrypted(table: &LoadedTable) -> Unreadable {
+    Unreadable { location: table.metadata_location.clone(), reason: Obstacle::Encrypted.to_string() }
+}
+
+/// Whether a table may be worked on: its folders among all catalogued tables, with its policy's override, or why not.
+/// The outer error is a location that makes no sense.
+pub fn eligible(
+    config: &Config,
+    rules: &LocationRules,
+    table: &LoadedTable,
+    world: &World,
+) -> Result<Result<Place, Obstacle>, BadLocation> {
+    if !table.state.gc_enabled() {
+        return Ok(Err(Obstacle::GcDisabled));
+    }
+    let exclusive = config.policy_for(&table.name).exclusive;
     let uuids = exclusive.into_iter().flat_map(|exclusive| exclusive.value.uuids).collect();
     let this = TableRoots {
         table: table.name.clone(),
         metadata_location: table.metadata_location.clone(),
         uuid: table.state.uuid,
-        roots: roots_of(&table.state, &table.metadata_location, hands.storage.rules())?,
+        roots: roots_of(&table.state, &table.metadata_location, rules)?,
     };
-    Ok(roots::place(&this, &world.roots, &uuids))
+    Ok(match roots::place(&this, &world.roots, &uuids) {
+        Err(shared) => Err(shared.into()),
+        Ok(_) if table.state.is_encrypted => Err(Obstacle::Encrypted),
+        Ok(place) => Ok(place),
+    })
 }

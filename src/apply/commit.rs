@@ -7,7 +7,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::settle::{self, Inputs, Settled};
-use super::{ListHeader, Work, mark};
+use super::{ListHeader, Work, change, mark};
 use crate::catalog::{CommitOutcome, LoadedTable};
 use crate::error::Error;
 use crate::failpoint;
@@ -18,7 +18,7 @@ use crate::report::{CommitReport, Outcome, TableReport};
 use crate::state::{Entry, Intent, ListWriter};
 
 /// After an unclear answer the table is loaded again this often, with pauses that double.
-const RELOADS: u32 = 4;
+pub(super) const RELOADS: u32 = 4;
 
 /// How the commit of a plan ended.
 #[derive(Debug)]
@@ -80,6 +80,10 @@ pub async fn expire(
         candidates,
         created_at: work.now,
     };
+    let drops = plan.retention.recorded_drops(&base.state, work.actor);
+    if !drops.is_empty() {
+        work.hands.state.record_drops(&plan.table.catalog, plan.uuid, &drops).await?;
+    }
     work.hands.state.open_intent(&intent).await?;
     report.is_untouched = false;
     failpoint::pass("after-intent").await;
@@ -87,7 +91,7 @@ pub async fn expire(
 
     let outcome = work
         .catalog
-        .commit(base, &requirements(&base.state, plan.uuid), &updates(&base.state, &refs, &snapshots), work.now)
+        .commit(base, &requirements(&base.state, plan.uuid, &[]), &updates(&base.state, &refs, &snapshots), work.now)
         .await;
     failpoint::pass("after-commit").await;
     match conclude(work, base, &intent, outcome, report).await? {
@@ -101,6 +105,20 @@ pub async fn expire(
     }
     failpoint::pass("after-mark").await;
     Ok(if plan.commits() > 1 { Ended::More } else { Ended::Finished })
+}
+
+/// Writes the retention that policies give to refs.
+pub async fn retention(
+    work: &mut Work<'_>,
+    base: &LoadedTable,
+    approved: &ApprovedPlan,
+    id: PlanId,
+    report: &mut TableReport,
+) -> Result<Ended, Error> {
+    match approved.retention(&base.state) {
+        Some(change) => change::refs(work, base, &change, Some(id), report).await,
+        None => Ok(Ended::Finished),
+    }
 }
 
 /// Turns a settled commit into lines of the report; whether the next step may follow.
@@ -132,7 +150,7 @@ async fn conclude(
     match outcome {
         CommitOutcome::Committed => {
             let current = work.load(&intent.table).await?;
-            let settled = settle::settle(&work.hands.storage, intent, Some(base), &current).await;
+            let settled = settle::settle(&work.storage, intent, Some(base), &current).await;
             if matches!(settled, Settled::NotApplied | Settled::OtherTable) {
                 // The catalog said yes, and the table says no. Nothing is marked; the intent stays open.
                 report.ended(
@@ -146,7 +164,7 @@ async fn conclude(
         CommitOutcome::Conflict { reason, left_behind } => {
             // A proxy may have sent our request twice, and told us of the second.
             let current = work.load(&intent.table).await?;
-            match settle::settle(&work.hands.storage, intent, Some(base), &current).await {
+            match settle::settle(&work.storage, intent, Some(base), &current).await {
                 Settled::NotApplied => {
                     settle::close_void(work, intent).await?;
                     mark::loose_files(
@@ -171,7 +189,7 @@ async fn conclude(
                     pause *= 2;
                 }
                 let Ok(current) = work.load(&intent.table).await else { continue };
-                match settle::settle(&work.hands.storage, intent, Some(base), &current).await {
+                match settle::settle(&work.storage, intent, Some(base), &current).await {
                     Settled::NotApplied => {
                         // It may still arrive: the intent stays open, and the next run settles it.
                         report.ended(
@@ -205,8 +223,9 @@ async fn conclude(
     }
 }
 
-/// The table is this one, and every ref points where it pointed when the plan was made (safety rule 9).
-fn requirements(state: &TableState, uuid: Uuid) -> Vec<TableRequirement> {
+/// The table is this one, and every ref points where it pointed when the plan was made (safety rule 9); these are
+/// not there.
+pub(super) fn requirements(state: &TableState, uuid: Uuid, absent: &[&RefName]) -> Vec<TableRequirement> {
     let mut all = vec![TableRequirement::UuidMatch { uuid }];
     let of = |name: &RefName, snapshot: Option<SnapshotId>| TableRequirement::RefSnapshotIdMatch {
         r#ref: name.to_string(),
@@ -216,6 +235,9 @@ fn requirements(state: &TableState, uuid: Uuid) -> Vec<TableRequirement> {
     if !state.refs.contains_key(&main) {
         all.push(of(&main, None));
     }
+    all.extend(
+        absent.iter().filter(|name| !state.refs.contains_key(**name) && !name.is_main()).map(|name| of(name, None)),
+    );
     all.extend(state.refs.iter().map(|(name, r)| of(name, Some(r.snapshot))));
     all
 }
@@ -252,5 +274,6 @@ pub(super) fn committed(intent: &Intent, metadata_location: &str, report: &mut T
         metadata_location: metadata_location.to_owned(),
         snapshots: intent.removed_snapshots.len() as u64,
         refs: intent.removed_refs.clone(),
+        set: Vec::new(),
     });
 }

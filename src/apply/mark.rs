@@ -138,7 +138,7 @@ struct Proof<'a> {
 /// Asks the store what each file is now. One that is gone needs no mark; one that cannot be asked for is marked
 /// without an identity, and is then only tested for being newer than the mark.
 async fn identified(work: &Work<'_>, entries: Vec<Entry>, report: &mut TableReport) -> Vec<Entry> {
-    let storage = &work.hands.storage;
+    let storage = &work.storage;
     let asked: Vec<Option<Entry>> = stream::iter(entries)
         .map(|entry| async move {
             match storage.head(&entry.location).await {

@@ -181,15 +181,25 @@ pub async fn conclude(
             });
             work.audit("commit", &intent.table, Some(inputs.plan), "done", &detail).await?;
             // Before the intent is closed: after a crash in between they are found again.
-            let fell_off = match work.catalog {
-                Catalog::Sql(_) => fell_off_log(&before, &before_location, &after),
-                Catalog::Rest(_) | Catalog::Broken { .. } => Vec::new(),
-            };
             let table = mark::Table { name: &intent.table, location: &location, state: &after };
-            mark::loose_files(work, &table, &fell_off, "fell off the metadata log", report).await?;
+            mark_fallen_off(work, (&before, &before_location), table, report).await?;
             mark::intent(work, intent, inputs.plan, &location, &after, report).await
         }
     }
+}
+
+/// Marks the metadata files that our commit pushed off the log.
+pub(super) async fn mark_fallen_off(
+    work: &Work<'_>,
+    (before, before_location): (&TableState, &str),
+    table: mark::Table<'_>,
+    report: &mut TableReport,
+) -> Result<(), Error> {
+    let fell_off = match work.catalog {
+        Catalog::Sql(_) => fell_off_log(before, before_location, table.state),
+        Catalog::Rest(_) | Catalog::Broken { .. } => Vec::new(),
+    };
+    mark::loose_files(work, &table, &fell_off, "fell off the metadata log", report).await
 }
 
 /// The metadata files that our commit pushed off the log and that are the client's to remove. Told from the
@@ -251,7 +261,7 @@ pub(super) async fn close_void(work: &Work<'_>, intent: &Intent) -> Result<(), E
 pub async fn open_intents(work: &mut Work<'_>, current: &LoadedTable, report: &mut TableReport) -> Result<(), Error> {
     let Some(uuid) = current.state.uuid else { return Ok(()) };
     for intent in work.hands.state.open_intents(&current.name.catalog, uuid).await? {
-        let settled = settle(&work.hands.storage, &intent, None, current).await;
+        let settled = settle(&work.storage, &intent, None, current).await;
         conclude(work, &intent, settled, report).await?;
     }
     Ok(())
@@ -320,7 +330,9 @@ mod tests {
         state.refs = refs.iter().map(|name| (RefName::new(*name), branch())).collect();
         state.metadata_log =
             log.iter().map(|file| MetadataLogEntry { at: Timestamp(0), location: (*file).into() }).collect();
-        LoadedTable { name: name(), metadata_location: file.to_owned(), metadata: Bytes::new(), state: Arc::new(state) }
+        let storage = Storage::new(LocationRules::default(), BTreeMap::new(), 1);
+        let (metadata_location, state) = (file.to_owned(), Arc::new(state));
+        LoadedTable { name: name(), metadata_location, metadata: Bytes::new(), state, storage }
     }
 
     fn intent(snapshots: &[i64], refs: &[&str]) -> Intent {

@@ -21,6 +21,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Loading and committing a table of a hundred megabytes of metadata takes its time.
 const REQUEST_TIMEOUT: Duration = Duration::from_mins(2);
 
+/// All pages of one namespace. Some servers repeat a page for ever, and each time it is kept once more.
+const LIST_TIMEOUT: Duration = Duration::from_mins(2);
+
 /// Before the first retry; doubled before each further one. With three of them a restart of the server is survived.
 const BACKOFF: Duration = Duration::from_millis(500);
 
@@ -39,11 +42,13 @@ pub(super) struct Patience {
     pub(super) connect: Duration,
     pub(super) request: Duration,
     pub(super) backoff: Duration,
+    /// All pages of one namespace.
+    pub(super) listing: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { connect: CONNECT_TIMEOUT, request: REQUEST_TIMEOUT, backoff: BACKOFF }
+        Self { connect: CONNECT_TIMEOUT, request: REQUEST_TIMEOUT, backoff: BACKOFF, listing: LIST_TIMEOUT }
     }
 }
 

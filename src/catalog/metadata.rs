@@ -172,6 +172,7 @@ struct RawMetadata {
     refs: Option<BTreeMap<String, RawRef>>,
     statistics: Option<Vec<RawStatistics>>,
     partition_statistics: Option<Vec<RawStatistics>>,
+    snapshot_log: Option<Vec<RawSnapshotLogEntry>>,
     metadata_log: Option<Vec<RawLogEntry>>,
     partition_specs: Option<Vec<RawSpec>>,
     /// Format 1: the fields of the one spec.
@@ -207,6 +208,12 @@ struct RawRef {
 struct RawStatistics {
     snapshot_id: i64,
     statistics_path: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct RawSnapshotLogEntry {
+    snapshot_id: i64,
 }
 
 #[derive(Deserialize)]
@@ -274,6 +281,12 @@ impl RawMetadata {
             refs,
             statistics: statistics(self.statistics),
             partition_statistics: statistics(self.partition_statistics),
+            snapshot_log: self
+                .snapshot_log
+                .unwrap_or_default()
+                .into_iter()
+                .map(|raw| SnapshotId(raw.snapshot_id))
+                .collect(),
             metadata_log: self
                 .metadata_log
                 .unwrap_or_default()

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use iceberg::{NamespaceIdent, TableIdent, TableRequirement, TableUpdate};
 use iceberg_catalog_rest::CommitTableRequest;
@@ -13,21 +14,31 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use self::listing::HeldLister;
+use self::vended::{DELEGATION, Vended};
 use super::auth::Auth;
 use super::http::{self, Failure, Patience, complaint, explain, was_not_sent};
 use super::metadata::{self, MetadataError};
-use super::{CatalogError, CommitOutcome, LoadedTable};
+use super::{CatalogError, CommitOutcome, Committing, LoadedTable};
+use crate::clock::Clock;
 use crate::config::RestConfig;
 use crate::model::{TableName, TableState};
 use crate::storage::{Storage, StorageErrorKind};
 
 mod listing;
+mod vended;
 
 /// Between namespace levels where the server does not say, percent-encoded.
 const DEFAULT_SEPARATOR: &str = "%1F";
 
 /// A commit may land between the server's answer and our read of the file; two in a row are told as an error.
 const LOAD_ATTEMPTS: usize = 2;
+
+/// Ids in one `remove-snapshots`.
+const IDS_AN_UPDATE: usize = 1000;
+
+/// How servers on Iceberg up to 1.8 refuse an update with several ids, before they apply anything: as 400, or as 500 by
+/// those that let the parser's error through.
+const ONE_ID_ONLY: &str = "Invalid set of snapshot ids to remove. Expected one value but received";
 
 /// A REST catalog.
 #[derive(Debug, Clone)]
@@ -43,7 +54,20 @@ pub struct RestCatalog {
     /// `<uri>/v1`, with the server's prefix.
     base: String,
     separator: String,
+    /// Whether the server lists commits among what it offers; none where it lists nothing.
+    offers_commits: Option<bool>,
     storage: Storage,
+    /// Whether the server is asked to lend keys to storage.
+    lends: bool,
+    /// Whether the server was found to take one id in a `remove-snapshots`.
+    takes_one_id: Arc<AtomicBool>,
+}
+
+/// What the server says of a table.
+struct Answer {
+    location: String,
+    state: TableState,
+    vended: Vended,
 }
 
 /// What a load answers, as far as we read it.
@@ -53,6 +77,10 @@ struct LoadAnswer<'a> {
     metadata_location: Option<String>,
     #[serde(borrow)]
     metadata: Option<&'a RawValue>,
+    #[serde(default)]
+    config: Value,
+    #[serde(default)]
+    storage_credentials: Value,
 }
 
 #[derive(Deserialize)]
@@ -69,6 +97,8 @@ struct ConfigAnswer {
     overrides: Option<BTreeMap<String, Value>>,
     #[serde(default)]
     defaults: Option<BTreeMap<String, Value>>,
+    #[serde(default)]
+    endpoints: Option<Vec<Value>>,
 }
 
 impl ConfigAnswer {
@@ -100,6 +130,7 @@ impl RestCatalog {
         let uri = config.uri.trim_end_matches('/');
         let client = http::client(&config.headers, config.ca.as_ref(), patience).map_err(failed)?;
         let auth = Auth::new(config, patience).map_err(failed)?;
+        let lends = config.vended_credentials;
         let query: Vec<(&str, &str)> = warehouse.map(|warehouse| ("warehouse", warehouse)).into_iter().collect();
         let request = client.get(format!("{uri}/v1/config")).query(&query);
         let body = get(&auth, request, patience).await.map_err(|failure| failed(failure.reason))?;
@@ -114,8 +145,25 @@ impl RestCatalog {
         let base = format!("{}/v1{prefix}", server.trim_end_matches('/'));
         let separator = config.get("namespace-separator").unwrap_or(DEFAULT_SEPARATOR).to_owned();
         let (name, uri, warehouse) = (name.to_owned(), uri.to_owned(), warehouse.map(str::to_owned));
-        let lister = HeldLister::default();
-        Ok(Self { name, client, patience, auth, uri, warehouse, lister, base, separator, storage })
+        let (lister, takes_one_id) = (HeldLister::default(), Arc::default());
+        let offers_commits = config
+            .endpoints
+            .map(|offered| offered.iter().any(|endpoint| endpoint.as_str().is_some_and(is_commit_endpoint)));
+        Ok(Self {
+            name,
+            client,
+            patience,
+            auth,
+            uri,
+            warehouse,
+            lister,
+            base,
+            separator,
+            offers_commits,
+            storage,
+            lends,
+            takes_one_id,
+        })
     }
 
     /// The name of its `[[catalog]]`.
@@ -123,12 +171,23 @@ impl RestCatalog {
         &self.name
     }
 
+    /// Whether the server says that it takes commits.
+    pub fn committing(&self) -> Committing {
+        match self.offers_commits {
+            Some(true) => Committing::Offered("the server offers it"),
+            Some(false) => Committing::Refused("the server does not offer commits to tables".to_owned()),
+            None => Committing::Untold("the server does not tell what it offers"),
+        }
+    }
+
     /// The table with all of its snapshots; what the server says and what its file says must agree (safety rule 9).
     pub async fn load(&self, table: &TableName) -> Result<LoadedTable, CatalogError> {
         let mut differs = String::new();
         for attempt in 1..=LOAD_ATTEMPTS {
-            let (location, answered) = self.ask(table).await?;
-            let (metadata, state) = match metadata::read(&self.storage, &location).await {
+            let asked_at = Clock::system();
+            let Answer { location, state: answered, vended } = self.ask(table, "all").await?;
+            let storage = self.storage_of(table, &location, &answered, &vended, asked_at);
+            let (metadata, state) = match metadata::read(&storage, &location).await {
                 Ok(read) => read,
                 // The server may have removed it since, as it fell off the log.
                 Err(MetadataError::Storage(error))
@@ -140,8 +199,8 @@ impl RestCatalog {
             };
             match difference(&answered, &state) {
                 None => {
-                    let state = Arc::new(state);
-                    return Ok(LoadedTable { name: table.clone(), metadata_location: location, metadata, state });
+                    let (name, state) = (table.clone(), Arc::new(state));
+                    return Ok(LoadedTable { name, metadata_location: location, metadata, state, storage });
                 }
                 Some(what) => differs = format!("the catalog's answer and {location} differ: {what}"),
             }
@@ -165,10 +224,11 @@ impl RestCatalog {
             Ok(namespace) => namespace,
             Err(error) => return rejected(error.to_string()),
         };
+        let takes_one_id = self.takes_one_id.load(Ordering::SeqCst);
         let request = CommitTableRequest {
             identifier: Some(TableIdent::new(namespace, base.name.name.clone())),
             requirements: requirements.to_vec(),
-            updates: one_snapshot_each(updates),
+            updates: snapshots_by(if takes_one_id { 1 } else { IDS_AN_UPDATE }, updates),
         };
         // Nothing was sent before there is a token.
         let pass = match self.auth.pass().await {
@@ -197,23 +257,36 @@ impl RestCatalog {
             // Not for this commit, but for what comes next. If that fails, what comes next tells.
             let _next = self.auth.renewed(&pass).await;
         }
+        if !status.is_success() && !takes_one_id && String::from_utf8_lossy(&body).contains(ONE_ID_ONLY) {
+            self.takes_one_id.store(true, Ordering::SeqCst);
+            // Not sent again from here: the table is looked at first, and planned again, as after any conflict.
+            return CommitOutcome::Conflict { reason: complaint(status, &body), left_behind: None };
+        }
         judge(status, &body)
     }
 
-    /// What the server says of the table now, and where its file is.
-    async fn ask(&self, table: &TableName) -> Result<(String, TableState), CatalogError> {
+    /// What the server says of the table now, with `all` of its snapshots or those of `refs`.
+    async fn ask(&self, table: &TableName, snapshots: &'static str) -> Result<Answer, CatalogError> {
         let url = self.table_url(table).map_err(|reason| bad_answer(table, reason))?;
-        let request = self
+        let mut request = self
             .client
             .get(url)
-            .query(&[("snapshots", "all")])
+            .query(&[("snapshots", snapshots)])
             .header(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        if self.lends {
+            request = request.header(DELEGATION.0, DELEGATION.1);
+        }
         let body = get(&self.auth, request, self.patience).await.map_err(|failure| match failure.status {
             Some(StatusCode::NOT_FOUND) => CatalogError::NoSuchTable { table: table.clone() },
+            Some(StatusCode::FORBIDDEN) if self.lends => {
+                let advice = "if it is for the keys to its files, vended_credentials = false asks for none";
+                unavailable(&self.name, "load a table of", format!("{table}: {}; {advice}", failure.reason))
+            }
             _ => unavailable(&self.name, "load a table of", format!("{table}: {}", failure.reason)),
         })?;
         let answer: LoadAnswer<'_> =
             serde_json::from_slice(&body).map_err(|error| bad_answer(table, format!("it is no table: {error}")))?;
+        let vended = Vended::of(answer.config, answer.storage_credentials);
         let location = answer.metadata_location.ok_or_else(|| {
             let advice = "the catalog's answer has no metadata-location, without which its snapshots cannot be checked; \
                           serve the table by a catalog that keeps metadata files";
@@ -222,13 +295,22 @@ impl RestCatalog {
         let metadata = answer.metadata.ok_or_else(|| bad_answer(table, "the answer has no metadata".to_owned()))?;
         let state = metadata::parse(metadata.get().as_bytes(), &format!("the catalog's answer for {location}"))
             .map_err(|source| CatalogError::Metadata { table: table.clone(), source })?;
-        Ok((location, state))
+        Ok(Answer { location, state, vended })
     }
 
     fn table_url(&self, table: &TableName) -> Result<String, String> {
         let namespace = http::namespace(&table.namespace, &self.separator)?;
         Ok(format!("{}/namespaces/{namespace}/tables/{}", self.base, http::segment(&table.name)?))
     }
+}
+
+/// Whether an entry of `endpoints` is the one for commits to a table; with or without a prefix, however its parts are
+/// called.
+fn is_commit_endpoint(endpoint: &str) -> bool {
+    let Some((method, path)) = endpoint.split_once(' ') else { return false };
+    let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+    let is_table = matches!(segments.as_slice(), [.., "namespaces", _, "tables", table] if table.starts_with('{'));
+    method == "POST" && is_table
 }
 
 /// The body of the answer to a request that changes nothing.
@@ -266,13 +348,14 @@ fn judge(status: StatusCode, body: &[u8]) -> CommitOutcome {
     }
 }
 
-/// Servers on Iceberg up to 1.8 take one id in a `remove-snapshots`; all of them take many updates.
-fn one_snapshot_each(updates: &[TableUpdate]) -> Vec<TableUpdate> {
+/// With at most so many ids in a `remove-snapshots`; all servers take many updates.
+fn snapshots_by(most: usize, updates: &[TableUpdate]) -> Vec<TableUpdate> {
     let mut split = Vec::with_capacity(updates.len());
     for update in updates {
         match update {
             TableUpdate::RemoveSnapshots { snapshot_ids } => {
-                split.extend(snapshot_ids.iter().map(|id| TableUpdate::RemoveSnapshots { snapshot_ids: vec![*id] }));
+                let chunks = snapshot_ids.chunks(most);
+                split.extend(chunks.map(|ids| TableUpdate::RemoveSnapshots { snapshot_ids: ids.to_vec() }));
             }
             other => split.push(other.clone()),
         }

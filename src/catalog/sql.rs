@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::metadata::edit::{self, RequirementError};
 use super::metadata::{self, MetadataError};
-use super::{CatalogError, CommitOutcome, ListedTable, LoadedTable};
+use super::{CatalogError, CommitOutcome, Committing, ListedTable, LoadedTable};
 use crate::config::{PostgresUrl, Secret};
 use crate::model::{Age, TableName, TableState, Timestamp};
 use crate::postgres::{self, Server};
@@ -235,6 +235,21 @@ impl SqlCatalog {
         Ok(tables)
     }
 
+    /// Whether we may change rows: asked by an UPDATE that matches none.
+    pub async fn committing(&self) -> Committing {
+        const ACTION: &str = "write to";
+        const NO_ROW: &str = "UPDATE iceberg_tables SET metadata_location = metadata_location WHERE 1 = 0";
+        let tried = async {
+            let mut connection = self.connect(ACTION).await?;
+            let updated = sqlx::query(NO_ROW).execute(&mut connection).await;
+            updated.map_err(|error| unavailable(&self.name, ACTION, error.to_string()))
+        };
+        match tried.await {
+            Ok(_) => Committing::Offered("its rows may be changed"),
+            Err(error) => Committing::Refused(error.to_string()),
+        }
+    }
+
     /// The table that its row points at now.
     pub async fn load(&self, table: &TableName) -> Result<LoadedTable, CatalogError> {
         let mut location = self.pointer(table).await?;
@@ -244,7 +259,8 @@ impl SqlCatalog {
             let source = match metadata::read(&self.storage, &location).await {
                 Ok((metadata, state)) => {
                     let (name, state) = (table.clone(), Arc::new(state));
-                    return Ok(LoadedTable { name, metadata_location: location, metadata, state });
+                    let storage = self.storage.clone();
+                    return Ok(LoadedTable { name, metadata_location: location, metadata, state, storage });
                 }
                 Err(source) => source,
             };

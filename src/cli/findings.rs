@@ -1,12 +1,38 @@
 //! `findings`: what is wrong, and who knows of it.
 
 use chrono::NaiveDate;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Value, json};
+use uuid::Uuid;
 
 use super::text::minute;
 use super::{FindingsAction, failed, print};
-use crate::model::{Age, Timestamp};
+use crate::model::{Age, RefName, TableName, Timestamp};
 use crate::run::{Lake, RunError};
+use crate::state::{FindingKind, Severity};
+
+/// A finding, as `--json` prints it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Line<'a> {
+    /// For `icewarden findings ack`.
+    id: &'a str,
+    kind: FindingKind,
+    severity: Severity,
+    table: &'a TableName,
+    uuid: Option<Uuid>,
+    /// The branch or tag that it is about, if it is about one.
+    #[serde(rename = "ref")]
+    ref_name: Option<&'a RefName>,
+    message: &'a str,
+    advice: &'a str,
+    /// By the kind.
+    numbers: &'a Value,
+    first_seen: Timestamp,
+    last_seen: Timestamp,
+    acknowledged_until: Option<Timestamp>,
+    acknowledged_by: Option<&'a str>,
+}
 
 /// Does what was asked for.
 pub(super) async fn command(lake: &Lake, action: Option<FindingsAction>, json: bool) -> Result<u8, RunError> {
@@ -45,12 +71,21 @@ async fn list(lake: &Lake, now: Timestamp, json: bool) -> Result<u8, RunError> {
     for finding in &findings {
         let seen = &finding.seen;
         if json {
-            print::json(&json!({
-                "id": finding.id, "kind": seen.kind, "severity": seen.severity.as_str(), "table": seen.table,
-                "uuid": seen.uuid, "ref": seen.ref_name, "message": seen.message, "advice": seen.advice,
-                "numbers": seen.numbers, "first_seen": finding.first_seen, "last_seen": finding.last_seen,
-                "acknowledged_until": finding.acknowledged_until, "acknowledged_by": finding.acknowledged_by,
-            }));
+            print::json(&Line {
+                id: &finding.id,
+                kind: seen.kind,
+                severity: seen.severity,
+                table: &seen.table,
+                uuid: seen.uuid,
+                ref_name: seen.ref_name.as_ref(),
+                message: &seen.message,
+                advice: &seen.advice,
+                numbers: &seen.numbers,
+                first_seen: finding.first_seen,
+                last_seen: finding.last_seen,
+                acknowledged_until: finding.acknowledged_until,
+                acknowledged_by: finding.acknowledged_by.as_deref(),
+            });
             continue;
         }
         let known = match finding.acknowledged_until {

@@ -1,11 +1,38 @@
 //! `marks`: files that wait for the sweep.
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::json;
+use uuid::Uuid;
 
 use super::text::{count, left, minute, right, size, table};
 use super::{MarksAction, failed, print};
+use crate::model::{PlanId, RunId, TableName, Timestamp};
 use crate::run::{Lake, RunError};
-use crate::state::{Keep, Line, MarkFilter, MarkList};
+use crate::state::{self, Keep, MarkFilter, MarkList};
+
+/// A mark list, as `--json` prints it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Line<'a> {
+    /// For `icewarden marks show`.
+    id: &'a str,
+    table: &'a TableName,
+    uuid: Uuid,
+    /// The job that marked.
+    job: &'a str,
+    /// `open`, `swept` or `void`.
+    status: &'a str,
+    /// Files.
+    objects: u64,
+    bytes: u64,
+    created_at: Timestamp,
+    /// Not deleted before.
+    due_at: Timestamp,
+    plan: PlanId,
+    run: &'a RunId,
+    /// What became of it.
+    note: Option<&'a str>,
+}
 
 /// Does what was asked for.
 pub(super) async fn command(lake: &Lake, action: MarksAction, json: bool) -> Result<u8, RunError> {
@@ -47,11 +74,20 @@ fn canonical(lake: &Lake, location: &str) -> Result<String, RunError> {
 fn list(lake: &Lake, lists: &[MarkList], json: bool) {
     if json {
         for list in lists {
-            print::json(&json!({
-                "id": list.id, "table": list.table, "uuid": list.uuid, "job": list.job, "status": list.status.as_str(),
-                "objects": list.list.objects, "bytes": list.list.bytes, "created_at": list.created_at,
-                "due_at": list.due_at, "plan": list.plan, "run": list.run, "note": list.note,
-            }));
+            print::json(&Line {
+                id: &list.id,
+                table: &list.table,
+                uuid: list.uuid,
+                job: &list.job,
+                status: list.status.as_str(),
+                objects: list.list.objects,
+                bytes: list.list.bytes,
+                created_at: list.created_at,
+                due_at: list.due_at,
+                plan: list.plan,
+                run: &list.run,
+                note: list.note.as_deref(),
+            });
         }
         return;
     }
@@ -93,7 +129,7 @@ async fn show(lake: &Lake, id: &str, json: bool) -> Result<u8, RunError> {
     };
     let kept = lake.hands.state.kept().await.map_err(failed)?;
     for line in lake.hands.plans.read_list(&list.list).await.map_err(failed)? {
-        let Line::Entry(entry) = line.map_err(failed)? else { continue };
+        let state::Line::Entry(entry) = line.map_err(failed)? else { continue };
         if json {
             print::json(&entry);
             continue;

@@ -11,6 +11,11 @@ pub(crate) fn line(text: impl Display) {
     let _ = writeln!(anstream::stdout(), "{text}");
 }
 
+/// A whole file, such as a script, as it is.
+pub(crate) fn bytes(text: &[u8]) {
+    let _ = std::io::stdout().write_all(text);
+}
+
 /// An object as a line of JSON.
 pub(crate) fn json(value: &impl Serialize) {
     match serde_json::to_string(value) {

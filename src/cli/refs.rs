@@ -1,5 +1,6 @@
 //! `refs`: branches and tags with their retention, as the next expiry would judge them.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::print;
@@ -10,8 +11,8 @@ use crate::plan::RefVerdict;
 use crate::report::{Job, TableReport};
 use crate::run::{Lake, RunError, RunRequest, run};
 
-#[derive(Debug, Serialize)]
-struct Line<'a> {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Line<'a> {
     table: &'a TableName,
     name: &'a RefName,
     kind: RefKind,

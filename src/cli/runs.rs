@@ -1,12 +1,31 @@
 //! `runs`: what was run, and what became of it.
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
 use super::text::{left, table};
 use super::{failed, print};
-use crate::model::RunId;
+use crate::model::{RunId, Timestamp};
 use crate::run::{Lake, RunError};
 use crate::state::Run;
+
+/// A run, as `--json` prints it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Line<'a> {
+    id: &'a RunId,
+    job: &'a str,
+    /// Who asked for it.
+    actor: &'a str,
+    started_at: Timestamp,
+    /// None while it runs, and for ever if its process died.
+    finished_at: Option<Timestamp>,
+    outcome: Option<&'a str>,
+    /// What was asked for, by the version that ran it.
+    request: Value,
+    /// As the schema `run` has it, by the version that ran it; or `error`, where it could not begin.
+    report: Option<Value>,
+}
 
 /// Lists the newest runs, or shows one with its audit rows.
 pub(super) async fn command(lake: &Lake, id: Option<String>, limit: u32, json: bool) -> Result<u8, RunError> {
@@ -52,10 +71,16 @@ pub(super) async fn command(lake: &Lake, id: Option<String>, limit: u32, json: b
     Ok(0)
 }
 
-fn value(run: &Run) -> Value {
+fn value(run: &Run) -> Line<'_> {
     let parsed = |text: &str| serde_json::from_str::<Value>(text).unwrap_or(Value::Null);
-    json!({
-        "id": run.id, "job": run.job, "actor": run.actor, "started_at": run.started_at, "finished_at": run.finished_at,
-        "outcome": run.outcome, "request": parsed(&run.request), "report": run.report.as_deref().map(parsed),
-    })
+    Line {
+        id: &run.id,
+        job: &run.job,
+        actor: &run.actor,
+        started_at: run.started_at,
+        finished_at: run.finished_at,
+        outcome: run.outcome.as_deref(),
+        request: parsed(&run.request),
+        report: run.report.as_deref().map(parsed),
+    }
 }

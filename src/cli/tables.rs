@@ -1,5 +1,6 @@
 //! `tables`: what the catalogs hold.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -9,8 +10,8 @@ use crate::config::Pattern;
 use crate::model::{Age, TableName, Timestamp};
 use crate::run::{Lake, RunError};
 
-#[derive(Debug, Serialize)]
-struct Line {
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Line {
     table: TableName,
     uuid: Option<Uuid>,
     format_version: u8,

@@ -1,28 +1,71 @@
 //! `why LOCATION`: what is known about a file.
 
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
 
 use super::text::{minute, size};
 use super::{failed, print};
 use crate::error::Error;
 use crate::inventory::reach::{Reader, Scope};
-use crate::model::{FileKind, Location};
+use crate::model::{FileKind, Location, ObjectFacts, PlanId, RunId, TableName};
 use crate::run::{Lake, RunError};
-use crate::state::{Line, ListFile, MarkFilter, MarkList, MarkStatus};
+use crate::state::{Keep, Line, ListFile, MarkFilter, MarkList, MarkStatus};
+
+/// One thing that is known of the file, as `--json` prints it.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum Fact {
+    /// It is there.
+    Object {
+        /// What the store says of it.
+        object: ObjectFacts,
+    },
+    /// The store did not show it.
+    Store {
+        /// In the store's words.
+        store: String,
+    },
+    /// It is kept by hand.
+    Kept {
+        /// By whom, and why.
+        kept: Keep,
+    },
+    /// A mark list had it.
+    Marked {
+        /// The list's id.
+        marks: String,
+        table: TableName,
+        plan: PlanId,
+        run: RunId,
+        /// What became of it.
+        state: &'static str,
+        /// All of it in words.
+        text: String,
+    },
+    /// It lies in a table's folder, or in none.
+    Table {
+        table: Option<TableName>,
+        /// Whether the table refers to it now.
+        referenced: bool,
+        /// What it is to a snapshot of the table.
+        kind: Option<FileKind>,
+    },
+}
 
 /// Looks in keeps, in all mark lists and what became of them, and in the table whose folder it lies in.
 pub(super) async fn command(lake: &Lake, text: &str, json: bool) -> Result<u8, RunError> {
     let rules = lake.hands.storage.rules();
     let location = rules.parse(text).map_err(|error| RunError::Rejected(error.to_string()))?;
-    let mut facts: Vec<(String, Value)> = Vec::new();
+    let mut facts: Vec<(String, Fact)> = Vec::new();
     match lake.hands.storage.head(location.raw()).await {
-        Ok(found) => facts.push((format!("it is there: {}", size(found.size)), json!({ "object": found }))),
-        Err(error) => facts.push((format!("the store: {}", error.reason), json!({ "store": error.reason }))),
+        Ok(found) => facts.push((format!("it is there: {}", size(found.size)), Fact::Object { object: found })),
+        Err(error) => facts.push((format!("the store: {}", error.reason), Fact::Store { store: error.reason })),
     }
     for keep in lake.hands.state.keeps().await.map_err(failed)? {
         if keep.location == location.canonical() {
             let text = format!("kept by hand by {} since {}: {}", keep.by, minute(keep.at), keep.reason);
-            facts.push((text, json!({ "kept": keep })));
+            facts.push((text, Fact::Kept { kept: keep }));
         }
     }
     for list in lake.hands.state.marks(MarkFilter::All, None).await.map_err(failed)? {
@@ -38,7 +81,7 @@ pub(super) async fn command(lake: &Lake, text: &str, json: bool) -> Result<u8, R
 }
 
 /// Whether a mark list had it, and what became of it there.
-async fn in_list(lake: &Lake, list: &MarkList, location: &Location) -> Result<Option<(String, Value)>, RunError> {
+async fn in_list(lake: &Lake, list: &MarkList, location: &Location) -> Result<Option<(String, Fact)>, RunError> {
     // A sweep that left something wrote a new list; the audit log tells the one before and its outcomes.
     let run_of = |text: &str| serde_json::from_str::<Value>(text).unwrap_or_default();
     let sweeps: Vec<(crate::model::Timestamp, Value)> = lake
@@ -86,8 +129,15 @@ async fn in_list(lake: &Lake, list: &MarkList, location: &Location) -> Result<Op
         MarkStatus::Open if sweeps.is_empty() => text = format!("{text}; deleted not before {}", minute(list.due_at)),
         MarkStatus::Open | MarkStatus::Swept => {}
     }
-    let value = json!({ "marks": list.id, "table": list.table, "plan": list.plan, "run": list.run, "state": what, "text": text });
-    Ok(Some((text, value)))
+    let fact = Fact::Marked {
+        marks: list.id.clone(),
+        table: list.table.clone(),
+        plan: list.plan,
+        run: list.run.clone(),
+        state: what,
+        text: text.clone(),
+    };
+    Ok(Some((text, fact)))
 }
 
 async fn holds(lake: &Lake, list: &ListFile, location: &Location) -> Result<bool, RunError> {
@@ -119,7 +169,7 @@ async fn outcome(lake: &Lake, file: &str, location: &Location) -> Result<Option<
 }
 
 /// The tables in whose folders it lies, and whether they refer to it now.
-async fn in_tables(lake: &Lake, location: &Location) -> Result<Vec<(String, Value)>, RunError> {
+async fn in_tables(lake: &Lake, location: &Location) -> Result<Vec<(String, Fact)>, RunError> {
     let world = lake.survey().await?;
     let rules = lake.hands.storage.rules();
     let mut facts = Vec::new();
@@ -127,7 +177,7 @@ async fn in_tables(lake: &Lake, location: &Location) -> Result<Vec<(String, Valu
         let Some(catalog) = lake.catalog(&roots.table.catalog) else { continue };
         let loaded = catalog.load(&roots.table).await.map_err(failed)?;
         let mut found: Option<FileKind> = None;
-        let reader = Reader::new(lake.hands.storage.clone(), 0, std::sync::Arc::clone(&lake.hands.progress));
+        let reader = Reader::new(loaded.storage.clone(), 0, std::sync::Arc::clone(&lake.hands.progress));
         reader
             .reach(
                 &loaded.state.snapshots,
@@ -152,10 +202,12 @@ async fn in_tables(lake: &Lake, location: &Location) -> Result<Vec<(String, Valu
             (None, true) => format!("the metadata of {name} names it"),
             (None, false) => format!("it lies in the folder of {name}, which does not refer to it now"),
         };
-        facts.push((text, json!({ "table": name, "referenced": found.is_some() || is_named, "kind": found })));
+        let referenced = found.is_some() || is_named;
+        facts.push((text, Fact::Table { table: Some(name.clone()), referenced, kind: found }));
     }
     if facts.is_empty() {
-        facts.push(("it lies in no catalogued table's folder".to_owned(), json!({ "table": null })));
+        let nowhere = Fact::Table { table: None, referenced: false, kind: None };
+        facts.push(("it lies in no catalogued table's folder".to_owned(), nowhere));
     }
     Ok(facts)
 }

@@ -4,10 +4,9 @@ use std::fmt::Write;
 
 use super::print;
 use super::text::{MAX_WIDTH, count, counted, minute, size};
-use crate::model::{Age, RefKind};
-use crate::plan::retention::{RefDecision, RefVerdict, SnapshotVerdict};
-use crate::plan::{ExpiredBecause, KeptFile};
-use crate::report::{Because, Job, Outcome, PlanReport, RunReport, SweepReport, TableReport};
+use crate::model::{Age, RefKind, RefName};
+use crate::plan::{ExpiredBecause, KeptFile, RefDecision, RefVerdict, SnapshotVerdict, Source};
+use crate::report::{Because, Job, Outcome, PlanReport, RunReport, SweepReport, TableReport, quoted};
 use crate::run::{Lake, RunError, RunRequest, run};
 
 /// Refs and reasons that a plan shows by name, before it only counts.
@@ -87,11 +86,6 @@ fn command(request: &RunRequest) -> String {
     text
 }
 
-fn quoted(text: &str) -> String {
-    let is_plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
-    if is_plain { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
-}
-
 fn of_table(table: &TableReport, report: &RunReport, lines: &mut Vec<String>) {
     let name = &table.table;
     if let Some(plan) = &table.plan
@@ -106,7 +100,17 @@ fn of_table(table: &TableReport, report: &RunReport, lines: &mut Vec<String>) {
         } else {
             format!(", {}", counted(commit.refs.len() as u64, "ref"))
         };
-        lines.push(format!("{name}: committed {}{refs} (metadata {file})", counted(commit.snapshots, "snapshot")));
+        let set = if commit.set.is_empty() {
+            String::new()
+        } else {
+            let names: Vec<&str> = commit.set.iter().take(SHOWN).map(RefName::as_str).collect();
+            let more = commit.set.len().saturating_sub(SHOWN);
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            format!("retention of {}{more}", names.join(", "))
+        };
+        let removed = counted(commit.snapshots, "snapshot") + &refs;
+        let what = if commit.set.is_empty() { removed } else { set };
+        lines.push(format!("{name}: committed {what} (metadata {file})"));
     }
     for marks in &table.marks {
         let when = if marks.grace == Age::ZERO {
@@ -152,7 +156,7 @@ fn of_plan(table: &TableReport, plan: &PlanReport, report: &RunReport, lines: &m
     if !dropped.is_empty() {
         let mut lead = format!("refs        drop {} of {}", dropped.len(), plan.refs.len());
         for decision in dropped.iter().take(SHOWN) {
-            lines.push(format!("  {lead:<28} {:<12} {}", decision.name.as_str(), ref_text(decision)));
+            lines.push(format!("  {lead:<28} {:<12} {}", decision.name.as_str(), ref_text(decision, plan)));
             lead = String::new();
         }
         if dropped.len() > SHOWN {
@@ -166,11 +170,19 @@ fn of_plan(table: &TableReport, plan: &PlanReport, report: &RunReport, lines: &m
         format!("            keep {} for now", spared.len())
     };
     for decision in spared.iter().take(SHOWN) {
-        lines.push(format!("  {lead:<28} {:<12} {}", decision.name.as_str(), ref_text(decision)));
+        lines.push(format!("  {lead:<28} {:<12} {}", decision.name.as_str(), ref_text(decision, plan)));
         lead = String::new();
     }
     if spared.len() > SHOWN {
         lines.push(format!("  {:<28} and {} more", "", spared.len() - SHOWN));
+    }
+    let mut lead = format!("retention   set on {}", plan.to_set.len());
+    for (name, to) in plan.to_set.iter().take(SHOWN) {
+        lines.push(format!("  {lead:<28} {:<12} {}", name.as_str(), to.retention));
+        lead = String::new();
+    }
+    if plan.to_set.len() > SHOWN {
+        lines.push(format!("  {:<28} and {} more", "", plan.to_set.len() - SHOWN));
     }
     let kept: u64 = plan.kept_by.iter().map(|(_, count)| count).sum();
     if !plan.expired.is_empty() {
@@ -224,14 +236,20 @@ fn spread(lead: &str, parts: impl Iterator<Item = String>, lines: &mut Vec<Strin
     lines.push(line);
 }
 
-fn ref_text(decision: &RefDecision) -> String {
+fn ref_text(decision: &RefDecision, plan: &PlanReport) -> String {
     let what = match decision.kind {
         RefKind::Branch => "",
         RefKind::Tag => "tag, ",
     };
     match &decision.verdict {
         RefVerdict::DropAged { age, limit } => {
-            format!("{what}head {} old, {} max-ref-age is {}", age.show(), limit.source, limit.value.show())
+            let allows = if matches!(limit.source, Source::Rule { .. }) { "allows" } else { "max-ref-age is" };
+            let text = format!("{what}head {} old, {} {allows} {}", age.show(), limit.source, limit.value.show());
+            text + &restorable(decision, plan)
+        }
+        RefVerdict::DropOutlived { created, limit } => {
+            let text = format!("{what}created {} ago, {} allows {}", created.show(), limit.source, limit.value.show());
+            text + &restorable(decision, plan)
         }
         RefVerdict::DropDangling => {
             format!("{what}points at snapshot {}, which the table does not have", decision.snapshot)
@@ -244,14 +262,24 @@ fn ref_text(decision: &RefDecision) -> String {
             let kind = decision.kind.as_str();
             format!("{what}head {} old, but the {kind} was created {} ago", age.show(), created.show())
         }
-        RefVerdict::KeepMain | RefVerdict::KeepNoAge | RefVerdict::KeepYoung { .. } => format!("{what}stays"),
+        RefVerdict::KeepMain | RefVerdict::KeepNoAge | RefVerdict::KeepAlive { .. } | RefVerdict::KeepYoung { .. } => {
+            format!("{what}stays")
+        }
     }
+}
+
+fn restorable(decision: &RefDecision, plan: &PlanReport) -> String {
+    if !decision.drops_the_ref_alone() {
+        return String::new();
+    }
+    format!(" (can be restored until {})", minute(plan.restorable_until))
 }
 
 fn expired_text(because: &ExpiredBecause, n: u64) -> String {
     match because {
         ExpiredBecause::OlderThanAge => format!("{} older than allowed", count(n)),
         ExpiredBecause::OnlyOnDropped(name) => format!("{} only on {name}", count(n)),
+        ExpiredBecause::OnlyOnGone(name) => format!("{} only on {name}, which is gone", count(n)),
         ExpiredBecause::Unreferenced => format!("{} on no ref", count(n)),
         ExpiredBecause::Named => format!("{} named", count(n)),
     }
@@ -264,11 +292,19 @@ fn kept_texts(plan: &PlanReport) -> Vec<String> {
     if heads > 0 {
         texts.push(counted(heads, "head"));
     }
+    let bases = plan.kept_by.iter().filter(|(verdict, _)| matches!(verdict, SnapshotVerdict::KeepForkPoint(_)));
+    let bases: u64 = bases.map(|(_, n)| n).sum();
+    if bases > 0 {
+        texts.push(counted(bases, "base") + " of open branches");
+    }
     for (verdict, n) in &plan.kept_by {
         texts.push(match verdict {
-            SnapshotVerdict::KeepHead(_) | SnapshotVerdict::Expire(_) => continue,
+            SnapshotVerdict::KeepHead(_) | SnapshotVerdict::KeepForkPoint(_) | SnapshotVerdict::Expire(_) => continue,
             SnapshotVerdict::KeepWithinAge(name) => format!("{} young enough on {name}", count(*n)),
             SnapshotVerdict::KeepAmongNewest(name) => format!("{} among the newest of {name}", count(*n)),
+            SnapshotVerdict::KeepDropped { name, until } => {
+                format!("{} only on {name}, until {}", count(*n), minute(*until))
+            }
             SnapshotVerdict::KeepYoungUnreferenced => format!("{} on no ref, but young", count(*n)),
             SnapshotVerdict::KeepYoungSpared => format!("{} young, on refs that stay for now", count(*n)),
             SnapshotVerdict::KeepFloor => format!("{} younger than the floor", count(*n)),

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::model::{Age, LocationRules};
 
+mod bucket;
 mod place;
 mod policy;
 mod store;
@@ -51,7 +52,7 @@ pub(super) fn config(root: Section<'_>) -> Config {
     let config = Config {
         file: root.reader().file().to_owned(),
         catalogs,
-        storage: store::storage(root.section("storage"), &locations),
+        storage: bucket::storage(root.section("storage"), &locations),
         state: store::state(root.section("state"), &locations),
         http: http(root.section("http")),
         orphans: orphans(root.section("orphans"), &floors, &locations),

@@ -20,6 +20,9 @@ pub const STATE_PLANS: &str = "file:///var/lib/icewarden/plans";
 /// What Iceberg's own clients ask tokens for.
 pub const OAUTH2_SCOPE: &str = "catalog";
 
+/// A catalog that lends keys to storage often is the only one who has any.
+pub const VENDED_CREDENTIALS: bool = true;
+
 /// Nobody but this machine, until somebody says otherwise.
 pub const HTTP_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 

@@ -378,16 +378,26 @@ fn each_kind_of_problem_has_its_place_and_words() {
             ],
         ),
         (
-            "[storage.\"s3://b\"]\n[storage.\"s3a://b\"]\n[storage.\"gs://b\"]\n[storage.\"s3://b/x\"]\n[storage.b]",
+            "[storage.\"s3://b\"]\n[storage.\"s3a://b\"]\n[storage.\"hdfs://b\"]\n[storage.\"s3://b/x\"]\n[storage.b]",
             ["2:10  [storage.\"s3a://b\"] is the same store as line 1 names".to_owned()]
                 .into_iter()
-                .chain([("3:10", "gs://b"), ("4:10", "s3://b/x"), ("5:10", "b")].map(|(at, name)| {
+                .chain([("3:10", "hdfs://b"), ("4:10", "s3://b/x"), ("5:10", "b")].map(|(at, name)| {
                     format!(
-                        "{at}  [storage.{name:?}] names no store that has options (hint: the name of an S3 bucket, as in \
-                         [storage.\"s3://bucket\"])"
+                        "{at}  [storage.{name:?}] names no store that has options (hint: the name of a bucket: s3://bucket, \
+                         gs://bucket or abfss://container@account.dfs.core.windows.net)"
                     )
                 }))
                 .collect(),
+        ),
+        (
+            "[storage.\"gs://b\"]\nservice_acount = \"x\"\nregion = \"x\"\n[storage.\"abfs://c@a.x\"]\naccess_key_id = \"x\"\n\
+             account_key = \"x\"\naccess_key = \"y\"",
+            vec![
+                "2:1  unknown key `service_acount` in [storage.\"gs://b\"], did you mean `service_account`?".into(),
+                "3:1  unknown key `region` in [storage.\"gs://b\"]".into(),
+                "5:1  unknown key `access_key_id` in [storage.\"abfs://c@a.x\"], did you mean `access_key`?".into(),
+                "7:1  [storage.\"abfs://c@a.x\"] has both `account_key` and `access_key`".into(),
+            ],
         ),
         // Places.
         (
@@ -514,6 +524,7 @@ fn secrets_are_read_and_never_shown() {
         "[[catalog]]\nname = \"a\"\ntype = \"rest\"\nuri = \"https://x\"\ncredential = \"id:${SECRET}\"\nscope = \"s\"\n\
          ca_file = \"ca.pem\"\n[catalog.headers]\nX-Api-Key = \"${SECRET}\"\nX-Tenant_file = \"secret\"\n\
          [[catalog]]\nname = \"b\"\ntype = \"rest\"\nuri = \"https://x\"\ntoken_file = \"secret\"\n\
+         vended_credentials = false\n\
          [storage.\"s3a://b\"]\naccess_key_id = \"${SECRET}\"\nsecret_access_key_file = \"/run/secret\"\n\
          allow_http = true\ntimeout = 5\nweb_identity_token_file = \"/run/token\"\n\
          [pulls]\ntype = \"github\"\nrepository = \"a/b\"\ntoken = \"$${${SECRET}}\"\n\
@@ -527,6 +538,7 @@ fn secrets_are_read_and_never_shown() {
         AuthConfig::Credential { id: "id".into(), secret: secret.clone(), oauth2_server_uri: None, scope: "s".into() };
     assert_eq!((&a.auth, &b.auth), (&credential, &AuthConfig::Token(secret.clone())));
     assert_eq!(a.headers, [("x-api-key".to_owned(), secret.clone()), ("x-tenant".to_owned(), secret)].into());
+    assert_eq!((a.vended_credentials, b.vended_credentials), (true, false));
     assert_eq!(a.ca, Some(CaFile { name: "ca.pem".into(), pem: CERTIFICATE.into() }));
     let options: BTreeMap<&str, &str> =
         config.storage["s3://b"].iter().map(|(key, value)| (key.as_str(), value.reveal())).collect();
@@ -676,8 +688,9 @@ proptest! {
 
 #[test]
 fn keys_whose_job_comes_later_are_warned_of_where_somebody_may_rely_on_them() {
-    let text = "[[policy]]\ntables = [\"*\"]\nrefs = [{ name = \"keep_*\", protected = true, max_age = \"3d\" }]\n";
+    let text =
+        "[[policy]]\ntables = [\"*\"]\nrefs = [{ name = \"keep_*\", protected = true, on_pr_closed = \"drop\" }]\n";
     let (_, warnings) = parse(&format!("{text}\n{CATALOG}")).unwrap();
-    assert_eq!(warnings.len(), 1, "protected counts: {warnings:?}");
-    assert!(warnings[0].to_string().contains("3:56  max_age comes with a later version"), "{}", warnings[0]);
+    assert_eq!(warnings.len(), 1, "the others count: {warnings:?}");
+    assert!(warnings[0].to_string().contains("3:61  on_pr_closed comes with a later version"), "{}", warnings[0]);
 }

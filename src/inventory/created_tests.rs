@@ -4,7 +4,7 @@ use object_store::memory::InMemory;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::{LocationRules, SnapshotId, TableName};
+use crate::model::{LocationRules, RefKind, Retention, SnapshotId, TableName};
 
 const NOW: Timestamp = Timestamp(100);
 /// From this age on it does not matter how much older.
@@ -47,6 +47,7 @@ async fn table(storage: &Storage, log: &[Option<Value>], last: Value) -> LoadedT
         state: Arc::new(metadata::parse(bytes.as_bytes(), &at).unwrap()),
         metadata_location: at,
         metadata: bytes.into(),
+        storage: storage.clone(),
     }
 }
 
@@ -92,7 +93,13 @@ async fn a_ref_is_as_old_as_the_unbroken_line_of_logged_files_or_its_first_sight
         let pr = RefName::from("pr");
         let head = SnapshotId(2);
         let seen = first_seen
-            .map(|at| (pr.clone(), Sighting { head, first_seen: Timestamp(at), last_seen: NOW }))
+            .map(|at| {
+                let (own, in_force) = (Retention::default(), Retention::default());
+                let first_seen = Timestamp(at);
+                let kind = RefKind::Branch;
+                let seen = Sighting { kind, head, first_seen, last_seen: NOW, own, in_force, fork_point: None };
+                (pr.clone(), seen)
+            })
             .into_iter()
             .collect();
         let limits = BTreeMap::from([(pr.clone(), LIMIT)]);

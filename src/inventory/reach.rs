@@ -14,6 +14,7 @@ use futures::FutureExt;
 use futures::stream::{self, StreamExt};
 
 use super::manifests::{self, ManifestContent, ManifestCounts, ManifestRef, Status, Unreadable};
+use crate::catalog::LoadedTable;
 use crate::model::{
     Candidate, FileKind, Fingerprint, Location, LocationRules, ManifestSource, Snapshot, SnapshotId, TableState,
 };
@@ -65,8 +66,8 @@ impl Progress {
 pub struct Reader {
     storage: Storage,
     progress: Arc<Progress>,
-    known: Mutex<Known>,
-    decoded: Mutex<Decoded>,
+    known: Arc<Mutex<Known>>,
+    decoded: Arc<Mutex<Decoded>>,
 }
 
 /// Manifests by number, and the lists that were read: 20,000 lists of 200 manifests each are four million
@@ -124,9 +125,15 @@ impl Reader {
         Self {
             storage,
             progress,
-            known: Mutex::default(),
-            decoded: Mutex::new(Decoded { files: HashMap::new(), left }),
+            known: Arc::default(),
+            decoded: Arc::new(Mutex::new(Decoded { files: HashMap::new(), left })),
         }
+    }
+
+    /// One that reads another table's files, with what that table's are read with, and shares what was read.
+    fn through(&self, storage: &Storage) -> Self {
+        let (known, decoded) = (Arc::clone(&self.known), Arc::clone(&self.decoded));
+        Self { storage: storage.clone(), progress: Arc::clone(&self.progress), known, decoded }
     }
 
     /// Visits everything that these snapshots reach, each manifest once: lists, manifests, entries in `scope`.
@@ -328,7 +335,7 @@ pub async fn freed(
     reader: &Reader,
     state: &TableState,
     steps: &BTreeMap<SnapshotId, u32>,
-    neighbours: &[Arc<TableState>],
+    neighbours: &[LoadedTable],
 ) -> Result<Freed, Unreadable> {
     let rules = reader.storage.rules().clone();
     let mut found: HashMap<Fingerprint, Candidate> = HashMap::new();
@@ -415,8 +422,8 @@ pub async fn freed(
             keep(Reached { kind: FileKind::Statistics, location: &file.location, recorded_size: None });
         }
     }
-    for neighbour in neighbours {
-        reader.reach(&neighbour.snapshots, Scope::Live, |_| false, &mut keep).await?;
+    for LoadedTable { state: neighbour, storage, .. } in neighbours {
+        reader.through(storage).reach(&neighbour.snapshots, Scope::Live, |_| false, &mut keep).await?;
         for file in neighbour.statistics.iter().chain(&neighbour.partition_statistics) {
             keep(Reached { kind: FileKind::Statistics, location: &file.location, recorded_size: None });
         }

@@ -10,7 +10,7 @@ use futures::FutureExt;
 use futures::stream::{self, StreamExt};
 use tokio::sync::Mutex;
 
-use crate::catalog::{Catalog, CatalogError, ListedTable};
+use crate::catalog::{Catalog, CatalogError, ListedTable, LoadedTable};
 use crate::clock::Clock;
 use crate::model::roots::{root_of_metadata_file, roots_of};
 use crate::model::{LocationRules, TableName, TableRoots, Timestamp};
@@ -87,12 +87,7 @@ async fn survey(
 ) -> Result<World, SurveyError> {
     let mut world = World::default();
     for catalog in catalogs {
-        let mut known = state.roots(catalog.name()).boxed().await?;
-        for roots in &mut known {
-            // `[locations]` may have changed since they were written down.
-            roots.roots =
-                roots.roots.iter().map(|root| rules.root(root.as_str()).unwrap_or_else(|_| root.clone())).collect();
-        }
+        let known = known_roots(state, catalog.name(), rules).boxed().await?;
         match catalog.list_tables().boxed().await {
             Ok(tables) => {
                 state.note_listed(catalog.name(), now).boxed().await?;
@@ -113,16 +108,42 @@ async fn survey(
                 }
                 world.tables.extend(tables);
             }
-            Err(error) if !state.was_listed(catalog.name()).boxed().await? => {
-                return Err(SurveyError::NeverListed(error));
-            }
             Err(error) => {
-                world.roots.extend(known);
-                world.unlisted.insert(catalog.name().to_owned(), error);
+                let was_listed = state.was_listed(catalog.name()).boxed().await?;
+                world.add_unlisted(catalog.name(), error, known, was_listed)?;
             }
         }
     }
     Ok(world)
+}
+
+impl World {
+    /// A catalog that cannot be listed now counts with what was known of it, if it ever was listed.
+    pub fn add_unlisted(
+        &mut self,
+        catalog: &str,
+        error: CatalogError,
+        known: Vec<TableRoots>,
+        was_listed: bool,
+    ) -> Result<(), SurveyError> {
+        if !was_listed {
+            return Err(SurveyError::NeverListed(error));
+        }
+        self.roots.extend(known);
+        self.unlisted.insert(catalog.to_owned(), error);
+        Ok(())
+    }
+}
+
+/// The folders of a catalog's tables as they were last seen.
+pub async fn known_roots(state: &State, catalog: &str, rules: &LocationRules) -> Result<Vec<TableRoots>, StateError> {
+    let mut known = state.roots(catalog).await?;
+    for roots in &mut known {
+        // `[locations]` may have changed since they were written down.
+        roots.roots =
+            roots.roots.iter().map(|root| rules.root(root.as_str()).unwrap_or_else(|_| root.clone())).collect();
+    }
+    Ok(known)
 }
 
 /// The folders of one table, and whether they are new to the state.
@@ -137,19 +158,30 @@ async fn roots_now(
     {
         return (Some(known.clone()), false);
     }
+    let loaded = catalog.load(&table.name).boxed().await;
+    roots_from(table, loaded.as_ref(), known, rules)
+}
+
+/// The folders of a table that was just loaded, or could not be, and whether they are new to the state.
+pub fn roots_from(
+    table: &ListedTable,
+    loaded: Result<&LoadedTable, &CatalogError>,
+    known: Option<&TableRoots>,
+    rules: &LocationRules,
+) -> (Option<TableRoots>, bool) {
     let mut metadata_location = table.metadata_location.clone();
-    match catalog.load(&table.name).boxed().await {
+    match loaded {
         Ok(loaded) => {
             if let Ok(roots) = roots_of(&loaded.state, &loaded.metadata_location, rules) {
                 let seen = TableRoots {
                     table: table.name.clone(),
-                    metadata_location: loaded.metadata_location,
+                    metadata_location: loaded.metadata_location.clone(),
                     uuid: loaded.state.uuid,
                     roots,
                 };
                 return (Some(seen), true);
             }
-            metadata_location = Some(loaded.metadata_location);
+            metadata_location = Some(loaded.metadata_location.clone());
         }
         // A REST catalog tells the metadata file only when the table is loaded.
         Err(CatalogError::Metadata { source, .. }) => metadata_location = Some(source.location().to_owned()),

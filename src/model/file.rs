@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Timestamp;
@@ -20,7 +21,7 @@ pub enum Content {
 
 /// What an object is to its table. The order is the order of deletion: content goes first, so that
 /// whatever is needed to compute the candidates again is deleted last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileKind {
     /// A data file.
@@ -71,7 +72,7 @@ impl From<Content> for FileKind {
 }
 
 /// What the store says about an object, from a listing or a HEAD, never from a manifest.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct ObjectFacts {
     /// Bytes.
     pub size: u64,

@@ -1,12 +1,14 @@
 //! Names and numbers that identify things, each its own type.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 /// A snapshot's id, as the table metadata has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 #[serde(transparent)]
 pub struct SnapshotId(pub i64);
 
@@ -17,7 +19,7 @@ impl fmt::Display for SnapshotId {
 }
 
 /// The name of a branch or tag.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 #[serde(transparent)]
 pub struct RefName(String);
 
@@ -54,7 +56,7 @@ impl From<&str> for RefName {
 }
 
 /// A table's place in a configured catalog.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 pub struct TableName {
     /// The name of the `[[catalog]]`.
     pub catalog: String,
@@ -119,6 +121,20 @@ impl FromStr for PlanId {
     }
 }
 
+impl JsonSchema for PlanId {
+    fn schema_name() -> Cow<'static, str> {
+        "PlanId".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "Names a plan: `7f3a-11c2`",
+            "type": "string",
+            "pattern": "^[0-9a-f]{4}-[0-9a-f]{4}$",
+        })
+    }
+}
+
 impl Serialize for PlanId {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
@@ -132,7 +148,7 @@ impl<'de> Deserialize<'de> for PlanId {
 }
 
 /// Names a run; sorts by time of start.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 #[serde(transparent)]
 pub struct RunId(pub String);
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Snapshot, SnapshotId};
+use super::{Ref, RefKind, Snapshot, SnapshotId};
 
 /// Snapshots by id, and their parents.
 #[derive(Debug, Clone)]
@@ -26,6 +26,23 @@ impl<'a> Lineage<'a> {
     pub fn descends(&self, head: SnapshotId, ancestor: SnapshotId) -> bool {
         // The last one that is there still names its parent.
         head == ancestor || self.ancestors(head).any(|s| s.id == ancestor || s.parent == Some(ancestor))
+    }
+
+    /// Every ancestor of these branches, and the target of every tag among them.
+    pub fn led_to<'r>(&self, refs: impl IntoIterator<Item = &'r Ref>) -> HashSet<SnapshotId> {
+        let mut all: HashSet<SnapshotId> = HashSet::new();
+        let mut walked: HashSet<SnapshotId> = HashSet::new();
+        for r in refs {
+            if r.kind == RefKind::Branch {
+                // Where another branch was walked already, so was the rest.
+                let new = self.ancestors(r.snapshot).map(|s| s.id).take_while(|id| !walked.contains(id));
+                walked.extend(new.collect::<Vec<_>>());
+            } else {
+                all.insert(r.snapshot);
+            }
+        }
+        all.extend(walked);
+        all
     }
 
     /// `head` and its ancestors, newest first. Ends where a parent is not in the metadata any more, and

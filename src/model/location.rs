@@ -1,6 +1,6 @@
 //! Locations: addresses of files as tables store them, compared canonically and never decoded (safety rule 11).
 //!
-//! - `s3`, `s3a` and `s3n` are one scheme; `file:/x`, `file:///x`, `file://localhost/x` and `/x` are one place.
+//! - `s3`, `s3a` and `s3n` are one scheme, and so are `abfss` and `abfs`; `file:/x`, `file:///x`, `file://localhost/x` and `/x` are one place.
 //! - The authority counts, after the configured map; it is never dropped.
 //! - The key counts byte for byte. `%2F`, `+` and `é` are what they are.
 //! - An [`object_store::path::Path`] is built here and nowhere else: from the raw key by `Path::parse`, or not at all.
@@ -16,7 +16,7 @@ use xxhash_rust::xxh3::xxh3_128;
 /// Schemes and authorities that are the same place: `[locations]` of the configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocationRules {
-    /// From scheme to the scheme that it is the same as, beside the built-in `s3a`, `s3n` → `s3`.
+    /// From scheme to the scheme that it is the same as, beside the built-in `s3a`, `s3n` → `s3` and `abfs` → `abfss`.
     pub schemes: BTreeMap<String, String>,
     /// From authority (bucket, host) to the one that it is the same as.
     pub authorities: BTreeMap<String, String>,
@@ -84,6 +84,8 @@ impl LocationRules {
         };
         let lower = match lower.as_ref() {
             "s3a" | "s3n" => Cow::Borrowed("s3"),
+            // With and without TLS to the one place.
+            "abfs" => Cow::Borrowed("abfss"),
             _ => lower,
         };
         match self.schemes.get(lower.as_ref()) {
@@ -157,7 +159,7 @@ impl Location {
         &self.canonical[..self.scheme_len]
     }
 
-    /// Bucket or host; empty for local files.
+    /// Bucket, host, or Azure's `container@host`; empty for local files.
     pub fn authority(&self) -> &str {
         &self.canonical[self.scheme_len + 3..self.key_at - 1]
     }
@@ -352,6 +354,11 @@ mod tests {
             ("s3://b/e\u{301}", "s3://b/\u{e9}", false),
             ("s3://b//k", "s3://b/k", false),
             ("s3://b/K", "s3://b/k", false),
+            ("abfss://c@a.dfs.core.windows.net/k", "abfs://c@a.dfs.core.windows.net/k", true),
+            ("abfss://c@a.dfs.core.windows.net/k", "abfss://d@a.dfs.core.windows.net/k", false),
+            ("abfss://c@a.dfs.core.windows.net/k", "abfss://c@b.dfs.core.windows.net/k", false),
+            ("abfss://c@a.dfs.core.windows.net/k", "abfss://c/k", false),
+            ("abfss://c@a.dfs.core.windows.net/a%2Fb", "abfss://c@a.dfs.core.windows.net/a/b", false),
         ] {
             assert_eq!(parse(left) == parse(right), same, "{left} {right}");
         }

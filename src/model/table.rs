@@ -1,11 +1,13 @@
 //! A table as its metadata file tells it, as far as maintenance needs to know.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{RefName, SnapshotId, Timestamp};
+use super::{Age, RefName, SnapshotId, Timestamp};
 
 /// The lenient view of a metadata file, formats 1 to 3 (spec, "Table Metadata").
 ///
@@ -34,6 +36,8 @@ pub struct TableState {
     pub statistics: Vec<StatisticsFile>,
     /// Partition statistics files.
     pub partition_statistics: Vec<StatisticsFile>,
+    /// What `main` pointed at, oldest first, as far back as no expiry cut it. Also what a rollback left behind.
+    pub snapshot_log: Vec<SnapshotId>,
     /// Previous metadata files, oldest first.
     pub metadata_log: Vec<MetadataLogEntry>,
     /// The names of the partition fields of every spec.
@@ -69,7 +73,7 @@ pub enum ManifestSource {
 }
 
 /// Branch or tag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefKind {
     /// Moves with commits, and keeps ancestors of its head.
@@ -86,10 +90,15 @@ impl RefKind {
             Self::Tag => "tag",
         }
     }
+
+    /// The kind with this word.
+    pub fn of(word: &str) -> Option<Self> {
+        [Self::Branch, Self::Tag].into_iter().find(|kind| kind.as_str() == word)
+    }
 }
 
 /// A branch or tag with its own retention.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct Ref {
     /// The snapshot it points at.
     pub snapshot: SnapshotId,
@@ -100,7 +109,7 @@ pub struct Ref {
 }
 
 /// A ref's own retention (spec, "Snapshot Retention Policy"); `None` leaves it to the table.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct Retention {
     /// Branches only.
     pub min_snapshots_to_keep: Option<i64>,
@@ -108,6 +117,19 @@ pub struct Retention {
     pub max_snapshot_age_ms: Option<i64>,
     /// After this age of its head the ref is dropped.
     pub max_ref_age_ms: Option<i64>,
+}
+
+impl fmt::Display for Retention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            self.max_ref_age_ms.map(|ms| format!("max-ref-age {}", Age(ms).show())),
+            self.min_snapshots_to_keep.map(|count| format!("keep {count}")),
+            self.max_snapshot_age_ms.map(|ms| format!("snapshots {}", Age(ms).show())),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        f.write_str(if parts.is_empty() { "no retention" } else { "" })?;
+        f.write_str(&parts.join(", "))
+    }
 }
 
 /// A statistics or partition statistics file.
@@ -163,6 +185,7 @@ pub(crate) mod tests {
             refs: BTreeMap::new(),
             statistics: Vec::new(),
             partition_statistics: Vec::new(),
+            snapshot_log: Vec::new(),
             metadata_log: Vec::new(),
             partition_fields: BTreeSet::new(),
             is_encrypted: false,

@@ -1,13 +1,15 @@
 //! Points in time and spans of it, in milliseconds as Iceberg keeps them.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 /// Milliseconds since the epoch, UTC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(pub i64);
 
@@ -141,6 +143,20 @@ impl FromStr for Age {
             rest = rest[letters..].trim_start();
         }
         Ok(Self(total))
+    }
+}
+
+impl JsonSchema for Age {
+    fn schema_name() -> Cow<'static, str> {
+        "Age".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A span of time, exact: `5d`, `36h`, `250ms`",
+            "type": "string",
+            "pattern": "^-?[0-9]+(w|d|h|m|s|ms)$",
+        })
     }
 }
 

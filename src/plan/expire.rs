@@ -8,8 +8,9 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::cleanup::{CleanupPlan, KeptFile};
-use super::retention::{RefDecision, RetentionPlan, SnapshotDecision};
-use crate::model::{Candidate, PlanId, RefName, SnapshotId, TableName};
+use super::refs::{RefDecision, RefFacts};
+use super::retention::{RetentionPlan, SnapshotDecision};
+use crate::model::{Candidate, PlanId, Ref, RefName, SnapshotId, TableName};
 use crate::state::{Bound, Retained};
 
 /// Everything that an expiry of one table would do.
@@ -44,7 +45,7 @@ struct Header<'a> {
     uuid: Uuid,
     metadata_location: &'a str,
     values: &'a super::values::ExpireValues,
-    facts: &'a super::retention::RefFacts,
+    facts: &'a RefFacts,
     refs_dropped: usize,
     snapshots_expired: usize,
     files_marked: usize,
@@ -56,6 +57,7 @@ struct Header<'a> {
 #[serde(rename_all = "snake_case")]
 enum Decision<'a> {
     Ref(&'a RefDecision),
+    SetRetention { name: &'a RefName, to: &'a Ref },
     Snapshot(&'a SnapshotDecision),
     Mark(&'a Candidate),
     Keep { file: &'a Candidate, because: KeptFile },
@@ -137,10 +139,11 @@ impl ExpirePlan {
         })?;
         let mut decisions = Vec::new();
         let refs = self.retention.refs.iter().map(Decision::Ref);
+        let to_set = self.retention.to_set.iter().map(|(name, to)| Decision::SetRetention { name, to });
         let snapshots = self.retention.snapshots.iter().map(Decision::Snapshot);
         let marks = self.cleanup.mark.iter().map(Decision::Mark);
         let keeps = self.cleanup.keep.iter().map(|(file, because)| Decision::Keep { file, because: *because });
-        for decision in refs.chain(snapshots).chain(marks).chain(keeps) {
+        for decision in refs.chain(to_set).chain(snapshots).chain(marks).chain(keeps) {
             serde_json::to_writer(&mut decisions, &decision)?;
             decisions.push(b'\n');
         }

@@ -1,22 +1,26 @@
-//! Which refs and snapshots go: equal to Java's `RemoveSnapshots`, with the floor of safety rule 5 on top.
+//! Which refs and snapshots go: equal to Java's `RemoveSnapshots`, with the floor of safety rule 5 and the care for
+//! branches on top. Refs are decided on in [`refs`](super::refs).
 //!
-//! - `main` stays. Any other ref stays while the age of its head is at most its `max-ref-age` (its own, else
-//!   the table's). With `ref_age = "created"` it also stays while its creation is not longer ago. A ref to a snapshot that is not there goes. A policy's `protected` keeps either.
 //! - The head of every retained ref stays.
 //! - A retained branch keeps ancestors from its head on, while fewer than its minimum are kept or the snapshot
 //!   is not older than its age; the walk ends at the first that fails both. The cutoff is inclusive.
 //! - A tag keeps its own snapshot, never an ancestor.
+//! - The base of an open branch stays, where it left `main`.
+//! - What a ref kept that we drop stays for the drop grace (safety rule 15), unless the table's own retention drops
+//!   it. So long after a branch is gone, whoever dropped it, the snapshots that were only on it go, whatever their age.
 //! - A snapshot on no retained ref (staged, rolled back, of a dropped branch) stays until the default age.
 //! - Snapshots named by the operator go, unless they are the head of a retained ref: that is an error.
 //! - No snapshot younger than the floor goes, whatever any setting says.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::values::{ExpireValues, Source, Sourced};
+use super::refs::{RefDecision, RefFacts, RefValues, decide, ref_values, to_set};
+use super::values::ExpireValues;
 use crate::model::lineage::Lineage;
-use crate::model::{Age, Creation, Ref, RefKind, RefName, Snapshot, SnapshotId, TableState, Timestamp};
+use crate::model::{Age, DroppedRef, Ref, RefKind, RefName, SnapshotId, TableState, Timestamp};
 
 /// One decision for every ref and every snapshot of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,87 +31,12 @@ pub struct RetentionPlan {
     pub facts: RefFacts,
     /// Sorted by name.
     pub refs: Vec<RefDecision>,
+    /// Refs that get retention written to them, as they should be; sorted by name.
+    pub to_set: Vec<(RefName, Ref)>,
     /// Sorted by time, then id.
     pub snapshots: Vec<SnapshotDecision>,
     /// Named by the operator, but not in the table.
     pub unknown: Vec<SnapshotId>,
-}
-
-/// What is known of a table's refs beside its metadata. All of it only ever keeps more.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RefFacts {
-    /// When each of the refs that are too [`aged`] was created. One that is missing, or that has another head now,
-    /// counts as created now. `None`: ages count from the head alone, as in the specification.
-    pub created: Option<BTreeMap<RefName, Creation>>,
-}
-
-/// What becomes of a ref.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RefDecision {
-    /// Its name.
-    pub name: RefName,
-    /// Branch or tag.
-    pub kind: RefKind,
-    /// What it points at.
-    pub snapshot: SnapshotId,
-    /// Keep or drop, and why.
-    pub verdict: RefVerdict,
-}
-
-/// Keep or drop a ref, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "verdict", content = "because")]
-pub enum RefVerdict {
-    /// `main` never goes.
-    KeepMain,
-    /// Nothing gives it an age.
-    KeepNoAge,
-    /// Its head is young enough.
-    KeepYoung {
-        /// Of its head.
-        age: Age,
-        /// Allowed.
-        limit: Sourced<Age>,
-    },
-    /// Its head is too old.
-    DropAged {
-        /// Of its head.
-        age: Age,
-        /// Allowed.
-        limit: Sourced<Age>,
-    },
-    /// It points at a snapshot that the table does not have.
-    DropDangling,
-    /// Its head is too old, but the ref itself was created later, and is young enough.
-    KeepNew {
-        /// Of its head.
-        age: Age,
-        /// Since it was created.
-        created: Age,
-        /// Allowed.
-        limit: Sourced<Age>,
-    },
-    /// It would go, but a policy protects it.
-    KeepProtected {
-        /// The pattern of the policy's `tables`.
-        policy: String,
-        /// The pattern of the rule's `name`.
-        rule: String,
-        /// Of its head, where the table has it.
-        age: Option<Age>,
-    },
-}
-
-impl RefVerdict {
-    /// Whether the ref goes.
-    pub fn drops(&self) -> bool {
-        matches!(self, Self::DropAged { .. } | Self::DropDangling)
-    }
-
-    /// Whether the ref stays although the age of its head, or what it points at, would let it go.
-    pub fn is_spared(&self) -> bool {
-        matches!(self, Self::KeepProtected { .. } | Self::KeepNew { .. })
-    }
 }
 
 /// What becomes of a snapshot.
@@ -122,7 +51,7 @@ pub struct SnapshotDecision {
 }
 
 /// Keep or expire a snapshot, and why.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "verdict", content = "because")]
 pub enum SnapshotVerdict {
     /// A retained branch or tag points at it.
@@ -131,9 +60,18 @@ pub enum SnapshotVerdict {
     KeepWithinAge(RefName),
     /// It is among the newest that this branch keeps.
     KeepAmongNewest(RefName),
+    /// This branch left `main` there.
+    KeepForkPoint(RefName),
+    /// A ref that is dropped, or was not long ago, keeps it.
+    KeepDropped {
+        /// Which.
+        name: RefName,
+        /// From then on it no longer does.
+        until: Timestamp,
+    },
     /// It is on no ref, and young.
     KeepYoungUnreferenced,
-    /// It is history only of refs that stay [for now](RefVerdict::is_spared), and young: without those refs it would
+    /// It is history only of refs that stay [for now](super::refs::RefVerdict::is_spared), and young: without those refs it would
     /// be on none, and stay. Keeping a ref must not take what dropping it would leave.
     KeepYoungSpared,
     /// It is younger than the floor.
@@ -143,13 +81,15 @@ pub enum SnapshotVerdict {
 }
 
 /// Why a snapshot goes.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExpiredBecause {
     /// It is history of a retained branch, beyond its age and number.
     OlderThanAge,
     /// No ref but this one, which is dropped, leads to it.
     OnlyOnDropped(RefName),
+    /// It was only on this branch, which has been gone for longer than the drop grace.
+    OnlyOnGone(RefName),
     /// No ref leads to it, and it is old.
     Unreferenced,
     /// The operator named it.
@@ -182,6 +122,27 @@ impl RetentionPlan {
         self.refs.iter().any(|decision| decision.verdict.is_spared())
     }
 
+    /// The refs that go by our own word (safety rule 15), as they are recorded before that.
+    pub fn recorded_drops(&self, state: &TableState, by: &str) -> Vec<DroppedRef> {
+        let of = |decision: &RefDecision| {
+            let r = state.refs.get(&decision.name)?;
+            let in_force = self.facts.in_force.get(&decision.name).filter(|known| known.snapshot == r.snapshot);
+            Some(DroppedRef {
+                name: decision.name.clone(),
+                r: in_force.unwrap_or(r).clone(),
+                fork_point: self.facts.fork_points.get(&decision.name).copied(),
+                at: self.values.now,
+                by: Some(by.to_owned()),
+            })
+        };
+        self.dropped_refs().filter(|decision| decision.drops_the_ref_alone()).filter_map(of).collect()
+    }
+
+    /// Whether nothing changes.
+    pub fn changes_nothing(&self) -> bool {
+        self.is_empty() && self.to_set.is_empty()
+    }
+
     /// Whether nothing goes.
     pub fn is_empty(&self) -> bool {
         self.dropped_refs().next().is_none() && self.expired().next().is_none()
@@ -191,30 +152,34 @@ impl RetentionPlan {
 /// Decides for every ref and snapshot of this table.
 pub fn plan(state: &TableState, values: &ExpireValues, facts: &RefFacts) -> Result<RetentionPlan, NamedHead> {
     let lineage = Lineage::new(&state.snapshots);
-    let refs: Vec<RefDecision> = state
-        .refs
-        .iter()
-        .map(|(name, r)| RefDecision {
-            name: name.clone(),
-            kind: r.kind,
-            snapshot: r.snapshot,
-            verdict: ref_verdict(name, r, lineage.get(r.snapshot), values, facts),
-        })
-        .collect();
-    let kept_refs: Vec<(&RefName, &Ref)> = refs
-        .iter()
-        .filter(|decision| !decision.verdict.drops())
-        .filter_map(|decision| state.refs.get_key_value(&decision.name))
-        .collect();
-    named_heads(&kept_refs, values)?;
+    let refs: Vec<RefDecision> =
+        state.refs.iter().map(|(name, r)| decide(name, r, lineage.get(r.snapshot), values, facts)).collect();
+    let kept = || refs.iter().filter(|decision| !decision.verdict.drops());
+    let kept_refs: Vec<Keeper<'_>> = kept().map(|decision| Keeper::of(decision, facts)).collect();
+    // What goes by our own word keeps what it kept for a while, and so does what went by it.
+    let just_gone = |dropped: &&DroppedRef| values.now < dropped.at.plus(values.drop_grace);
+    let gone: Vec<(&DroppedRef, RefValues)> =
+        facts.dropped.iter().map(|dropped| (dropped, ref_values(&dropped.name, &dropped.r, values, facts))).collect();
+    let mut dropped_keepers: Vec<(Keeper<'_>, Timestamp)> = Vec::new();
+    if values.drop_grace > Age::ZERO {
+        let until = values.now.plus(values.drop_grace);
+        let going = refs.iter().filter(|decision| decision.drops_the_ref_alone());
+        dropped_keepers.extend(going.map(|decision| (Keeper::of(decision, facts), until)));
+    }
+    for (dropped, of_ref) in gone.iter().filter(|(dropped, _)| dropped.by.is_some() && just_gone(dropped)) {
+        dropped_keepers.push((Keeper::gone(dropped, of_ref), dropped.at.plus(values.drop_grace)));
+    }
+    named_heads(&kept_refs, &dropped_keepers, values)?;
 
     let retained = retained(&lineage, &kept_refs, values);
-    let led_to = referenced(&lineage, &kept_refs);
-    let is_spared = |name: &RefName| refs.iter().any(|decision| decision.name == *name && decision.verdict.is_spared());
-    let by_age: Vec<(&RefName, &Ref)> = kept_refs.iter().filter(|(name, _)| !is_spared(name)).copied().collect();
-    let referenced = referenced(&lineage, &by_age);
+    let by_dropped = retained_by_dropped(&lineage, &dropped_keepers, values);
+    let led_to = lineage.led_to(kept().filter_map(|decision| state.refs.get(&decision.name)));
+    let by_age = kept().filter(|decision| !decision.verdict.is_spared());
+    let referenced = lineage.led_to(by_age.filter_map(|decision| state.refs.get(&decision.name)));
     let dropped: Vec<&RefDecision> = refs.iter().filter(|decision| decision.verdict.drops()).collect();
     let on_dropped = only_on_dropped(&lineage, &dropped, &led_to);
+    let long_gone = facts.dropped.iter().filter(|dropped| !just_gone(dropped));
+    let on_gone = only_on_gone(state, &lineage, long_gone, &led_to);
     let floor_cutoff = values.now.minus(values.floor);
     let default_cutoff = values.now.minus(values.older_than.value.max(values.floor));
 
@@ -228,8 +193,12 @@ pub fn plan(state: &TableState, values: &ExpireValues, facts: &RefFacts) -> Resu
                 SnapshotVerdict::Expire(ExpiredBecause::Named)
             } else if let Some(kept) = retained.get(&snapshot.id) {
                 kept.clone()
+            } else if let Some(kept) = by_dropped.get(&snapshot.id) {
+                kept.clone()
             } else if under_floor {
                 SnapshotVerdict::KeepFloor
+            } else if let Some(name) = on_gone.get(&snapshot.id) {
+                SnapshotVerdict::Expire(ExpiredBecause::OnlyOnGone((*name).clone()))
             } else if referenced.contains(&snapshot.id) {
                 SnapshotVerdict::Expire(ExpiredBecause::OlderThanAge)
             } else if snapshot.at >= default_cutoff {
@@ -251,65 +220,44 @@ pub fn plan(state: &TableState, values: &ExpireValues, facts: &RefFacts) -> Resu
         .collect();
     snapshots.sort_by_key(|decision| (decision.at, decision.id));
     let unknown = values.snapshots.iter().copied().filter(|id| lineage.get(*id).is_none()).collect();
-    Ok(RetentionPlan { values: values.clone(), facts: facts.clone(), refs, snapshots, unknown })
+    let to_set = to_set(state, &refs, values);
+    Ok(RetentionPlan { values: values.clone(), facts: facts.clone(), refs, to_set, snapshots, unknown })
 }
 
-/// The refs that are dropped if their age counts from their head alone, with the age allowed: those whose creation
-/// must be found out.
-pub fn aged(state: &TableState, values: &ExpireValues) -> BTreeMap<RefName, Age> {
-    let lineage = Lineage::new(&state.snapshots);
-    let facts = RefFacts::default();
-    let limits =
-        state.refs.iter().filter_map(|(name, r)| match ref_verdict(name, r, lineage.get(r.snapshot), values, &facts) {
-            RefVerdict::DropAged { limit, .. } => Some((name.clone(), limit.value)),
-            _ => None,
-        });
-    limits.collect()
+/// A ref, and what it keeps by which values.
+struct Keeper<'a> {
+    name: &'a RefName,
+    kind: RefKind,
+    head: SnapshotId,
+    values: &'a RefValues,
+    fork_point: Option<SnapshotId>,
 }
 
-fn ref_verdict(
-    name: &RefName,
-    r: &Ref,
-    head: Option<&Snapshot>,
+impl<'a> Keeper<'a> {
+    fn of(decision: &'a RefDecision, facts: &RefFacts) -> Self {
+        let RefDecision { name, kind, snapshot, values, .. } = decision;
+        let fork_point = facts.fork_points.get(name).copied();
+        Self { name, kind: *kind, head: *snapshot, values, fork_point }
+    }
+
+    fn gone(dropped: &'a DroppedRef, values: &'a RefValues) -> Self {
+        let Ref { snapshot: head, kind, .. } = dropped.r;
+        Self { name: &dropped.name, kind, head, values, fork_point: dropped.fork_point }
+    }
+}
+
+fn named_heads(
+    kept_refs: &[Keeper<'_>],
+    dropped: &[(Keeper<'_>, Timestamp)],
     values: &ExpireValues,
-    facts: &RefFacts,
-) -> RefVerdict {
-    if name.is_main() {
-        return RefVerdict::KeepMain;
-    }
-    let protected = |age| {
-        let by = values.rules.protecting(r.kind, name)?;
-        Some(RefVerdict::KeepProtected { policy: by.pattern.to_string(), rule: by.value.to_string(), age })
-    };
-    let Some(head) = head else { return protected(None).unwrap_or(RefVerdict::DropDangling) };
-    let own = r.retention.max_ref_age_ms.map(|ms| Sourced::new(Age(ms), Source::Ref));
-    let table = values.max_ref_age.value.map(|age| Sourced::new(age, values.max_ref_age.source.clone()));
-    let Some(limit) = own.or(table) else { return RefVerdict::KeepNoAge };
-    let limit = if limit.value < values.floor { Sourced::new(values.floor, Source::Floor) } else { limit };
-    let age = values.now.since(head.at);
-    if age <= limit.value {
-        return RefVerdict::KeepYoung { age, limit };
-    }
-    if let Some(protected) = protected(Some(age)) {
-        return protected;
-    }
-    if let Some(all) = &facts.created {
-        let known = all.get(name).filter(|creation| creation.head == r.snapshot);
-        let created = known.map_or(Age::ZERO, |creation| values.now.since(creation.at));
-        if created <= limit.value {
-            return RefVerdict::KeepNew { age, created, limit };
-        }
-    }
-    RefVerdict::DropAged { age, limit }
-}
-
-fn named_heads(kept_refs: &[(&RefName, &Ref)], values: &ExpireValues) -> Result<(), NamedHead> {
+) -> Result<(), NamedHead> {
     for snapshot in &values.snapshots {
-        let refs: Vec<String> = kept_refs
-            .iter()
-            .filter(|(_, r)| r.snapshot == *snapshot)
-            .map(|(name, r)| format!("{} {name}", r.kind.as_str()))
-            .collect();
+        let kept = kept_refs.iter().filter(|keeper| keeper.head == *snapshot);
+        let kept = kept.map(|keeper| format!("{} {}", keeper.kind.as_str(), keeper.name));
+        let dropped = dropped.iter().filter(|(keeper, _)| keeper.head == *snapshot).map(|(keeper, until)| {
+            format!("{} {}, dropped, which can be restored until {}", keeper.kind.as_str(), keeper.name, until.show())
+        });
+        let refs: Vec<String> = kept.chain(dropped).collect();
         if !refs.is_empty() {
             return Err(NamedHead { snapshot: *snapshot, refs });
         }
@@ -317,10 +265,10 @@ fn named_heads(kept_refs: &[(&RefName, &Ref)], values: &ExpireValues) -> Result<
     Ok(())
 }
 
-/// What retained refs keep, each with the first reason in the order: head, age, number; `main` before others.
+/// What refs keep, each with the first reason in the order: head, age, number, base; `main` before others.
 fn retained(
     lineage: &Lineage<'_>,
-    kept_refs: &[(&RefName, &Ref)],
+    keepers: &[Keeper<'_>],
     values: &ExpireValues,
 ) -> BTreeMap<SnapshotId, SnapshotVerdict> {
     let mut kept: BTreeMap<SnapshotId, SnapshotVerdict> = BTreeMap::new();
@@ -330,19 +278,19 @@ fn retained(
             kept.insert(id, verdict);
         }
     };
-    for (name, r) in kept_refs {
-        keep(r.snapshot, SnapshotVerdict::KeepHead((*name).clone()));
-        if r.kind == RefKind::Tag {
-            continue;
+    for keeper in keepers {
+        let name = keeper.name;
+        keep(keeper.head, SnapshotVerdict::KeepHead(name.clone()));
+        let RefValues { retain_last: Some(minimum), older_than: Some(age), .. } = keeper.values else { continue };
+        if let Some(base) = keeper.fork_point.filter(|_| values.keep_fork_points) {
+            keep(base, SnapshotVerdict::KeepForkPoint(name.clone()));
         }
-        let minimum = r.retention.min_snapshots_to_keep.unwrap_or(values.retain_last.value);
-        let age = r.retention.max_snapshot_age_ms.map_or(values.older_than.value, Age).max(values.floor);
-        let cutoff = values.now.minus(age);
-        for (count, snapshot) in (0_i64..).zip(lineage.ancestors(r.snapshot)) {
+        let cutoff = values.now.minus(age.value.max(values.floor));
+        for (count, snapshot) in (0_i64..).zip(lineage.ancestors(keeper.head)) {
             if snapshot.at >= cutoff {
-                keep(snapshot.id, SnapshotVerdict::KeepWithinAge((*name).clone()));
-            } else if count < minimum {
-                keep(snapshot.id, SnapshotVerdict::KeepAmongNewest((*name).clone()));
+                keep(snapshot.id, SnapshotVerdict::KeepWithinAge(name.clone()));
+            } else if count < minimum.value {
+                keep(snapshot.id, SnapshotVerdict::KeepAmongNewest(name.clone()));
             } else {
                 break;
             }
@@ -351,32 +299,33 @@ fn retained(
     kept
 }
 
+/// What refs keep that are dropped, or were not long ago; of several the one that keeps it longest.
+fn retained_by_dropped(
+    lineage: &Lineage<'_>,
+    dropped: &[(Keeper<'_>, Timestamp)],
+    values: &ExpireValues,
+) -> BTreeMap<SnapshotId, SnapshotVerdict> {
+    let mut kept: BTreeMap<SnapshotId, (Timestamp, RefName)> = BTreeMap::new();
+    for (keeper, until) in dropped {
+        for id in retained(lineage, std::slice::from_ref(keeper), values).into_keys() {
+            let longest = kept.entry(id).or_insert_with(|| (*until, keeper.name.clone()));
+            if *until > longest.0 {
+                *longest = (*until, keeper.name.clone());
+            }
+        }
+    }
+    kept.into_iter().map(|(id, (until, name))| (id, SnapshotVerdict::KeepDropped { name, until })).collect()
+}
+
 fn rank(verdict: &SnapshotVerdict) -> (u8, bool) {
     let (kind, name) = match verdict {
         SnapshotVerdict::KeepHead(name) => (0, Some(name)),
         SnapshotVerdict::KeepWithinAge(name) => (1, Some(name)),
         SnapshotVerdict::KeepAmongNewest(name) => (2, Some(name)),
-        _ => (3, None),
+        SnapshotVerdict::KeepForkPoint(name) => (3, Some(name)),
+        _ => (4, None),
     };
     (kind, !name.is_some_and(RefName::is_main))
-}
-
-/// Every ancestor of a retained branch, and the target of every retained tag.
-fn referenced(lineage: &Lineage<'_>, kept_refs: &[(&RefName, &Ref)]) -> HashSet<SnapshotId> {
-    let mut all: HashSet<SnapshotId> = HashSet::new();
-    let mut walked: HashSet<SnapshotId> = HashSet::new();
-    for (_, r) in kept_refs {
-        if r.kind == RefKind::Branch {
-            // Where another branch was walked already, so was the rest.
-            walked.extend(
-                lineage.ancestors(r.snapshot).map(|s| s.id).take_while(|id| !walked.contains(id)).collect::<Vec<_>>(),
-            );
-        } else {
-            all.insert(r.snapshot);
-        }
-    }
-    all.extend(walked);
-    all
 }
 
 fn only_on_dropped<'d>(
@@ -392,6 +341,28 @@ fn only_on_dropped<'d>(
             }
             on.entry(snapshot.id).or_insert(&decision.name);
         }
+    }
+    on
+}
+
+/// The snapshots that were only on branches that are gone. A walk ends where the branch left `main`, at what any ref
+/// leads to, and at what `main` ever pointed at: that a rollback left behind is no branch's own.
+fn only_on_gone<'d>(
+    state: &TableState,
+    lineage: &Lineage<'_>,
+    gone: impl Iterator<Item = &'d DroppedRef>,
+    led_to: &HashSet<SnapshotId>,
+) -> BTreeMap<SnapshotId, &'d RefName> {
+    let was_main: HashSet<SnapshotId> = state.snapshot_log.iter().copied().collect();
+    let mut on = BTreeMap::new();
+    for dropped in gone.filter(|dropped| dropped.r.kind == RefKind::Branch) {
+        let own = lineage
+            .ancestors(dropped.r.snapshot)
+            .map(|snapshot| snapshot.id)
+            .take_while(|id| dropped.fork_point != Some(*id) && !led_to.contains(id) && !was_main.contains(id));
+        own.for_each(|id| {
+            on.entry(id).or_insert(&dropped.name);
+        });
     }
     on
 }

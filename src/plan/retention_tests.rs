@@ -7,7 +7,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::config::{Pattern, RefRule, RefRules};
 use crate::model::table::tests::empty_table;
-use crate::model::{ManifestSource, Retention};
+use crate::model::{Creation, ManifestSource, Retention, Snapshot};
+use crate::plan::refs::{RefVerdict, look_up};
+use crate::plan::values::{Source, Sourced};
 
 const NOW: Timestamp = Timestamp(1_000 * 86_400_000);
 const DAY: i64 = 86_400_000;
@@ -56,6 +58,10 @@ fn values(older_than_days: i64, retain_last: i64) -> ExpireValues {
         retain_last: Sourced::new(retain_last, Source::Config),
         max_ref_age: Sourced::new(None, Source::Iceberg),
         floor: Age::hours(1),
+        drop_grace: Age::days(1),
+        keep_fork_points: false,
+        override_table: false,
+        min_snapshots_property: None,
         snapshots: BTreeSet::new(),
         rules: RefRules::default(),
     }
@@ -71,7 +77,7 @@ fn created(of: &[(&str, i64, f64)]) -> RefFacts {
         let at = snapshot(0, None, *days).at;
         (RefName::from(*name), Creation { head: SnapshotId(*head), at })
     });
-    RefFacts { created: Some(created.collect()) }
+    RefFacts { by_creation: true, created: created.collect(), ..RefFacts::default() }
 }
 
 fn expired(state: &TableState, values: &ExpireValues) -> Vec<i64> {
@@ -308,7 +314,11 @@ fn a_refs_age_counts_from_its_creation_where_that_is_later_than_its_head() {
     assert_eq!(plan.expired().count(), 0);
     let wanted: BTreeMap<RefName, Age> =
         ["today", "at_limit", "old", "moved", "unknown"].map(|name| (RefName::from(name), Age::days(7))).into();
-    assert_eq!(aged(&state, &values), wanted, "only these must be looked up");
+    assert_eq!(
+        look_up(&state, &values, &RefFacts { by_creation: true, ..RefFacts::default() }),
+        wanted,
+        "only these must be looked up"
+    );
     assert_eq!(dropped(&state, &values), ["at_limit", "moved", "old", "today", "unknown"], "as in the specification");
 }
 
@@ -432,16 +442,17 @@ prop_compose! {
 /// Facts about any of its refs, also such as were found out for another head.
 fn with_facts(state: TableState) -> impl Strategy<Value = (TableState, RefFacts)> {
     let one = (any::<bool>(), -1_i64..13);
-    let created = proptest::option::weighted(0.8, proptest::collection::vec(one, state.refs.len()));
-    created.prop_map(move |all| {
-        let created = all.map(|all| {
-            let of = |((name, r), (is_known, days)): ((&RefName, &Ref), (bool, i64))| {
-                let head = SnapshotId(if is_known { r.snapshot.0 } else { r.snapshot.0 + 1 });
-                (name.clone(), Creation { head, at: Timestamp(NOW.0 - days * DAY) })
-            };
-            state.refs.iter().zip(all).map(of).collect()
-        });
-        (state.clone(), RefFacts { created })
+    let created = proptest::collection::vec(one, state.refs.len());
+    let fork_points = proptest::collection::vec(proptest::option::of(0_i64..14), state.refs.len());
+    (proptest::bool::weighted(0.8), created, fork_points).prop_map(move |(by_creation, created, fork_points)| {
+        let of = |((name, r), (is_known, days)): ((&RefName, &Ref), (bool, i64))| {
+            let head = SnapshotId(if is_known { r.snapshot.0 } else { r.snapshot.0 + 1 });
+            (name.clone(), Creation { head, at: Timestamp(NOW.0 - days * DAY) })
+        };
+        let created = state.refs.iter().zip(created).map(of).collect();
+        let bases = state.refs.keys().zip(fork_points);
+        let fork_points = bases.filter_map(|(name, base)| Some((name.clone(), SnapshotId(base?)))).collect();
+        (state.clone(), RefFacts { by_creation, created, fork_points, ..RefFacts::default() })
     })
 }
 
@@ -488,8 +499,10 @@ proptest! {
             prop_assert!(!protects || drop.name.as_str() != "a");
             // By the words: the age counts from the later of the head's commit and the creation.
             let Some(head) = state.snapshots.iter().find(|s| s.id == drop.snapshot) else { continue };
-            let Some(all) = &facts.created else { continue };
-            let from = head.at.max(all[&drop.name].at);
+            if !facts.by_creation {
+                continue;
+            }
+            let from = head.at.max(facts.created[&drop.name].at);
             let limit = state.refs[&drop.name].retention.max_ref_age_ms.or(ref_age.map(|d| d * DAY)).unwrap();
             prop_assert!(values.now.since(from).0 > limit);
         }
@@ -529,4 +542,260 @@ proptest! {
             }
         }
     }
+}
+
+/// Rules that say all that a rule can say.
+fn rule(name: &str, max_age: Option<i64>, max_lifetime: Option<i64>, retain_last: Option<u32>) -> RefRule {
+    RefRule {
+        name: Pattern::new(name),
+        max_age: max_age.map(Age::days),
+        max_lifetime: max_lifetime.map(Age::days),
+        on_pr_closed: None,
+        protected: None,
+        retain_last,
+        set_retention: None,
+    }
+}
+
+fn ruled(rules: Vec<RefRule>) -> RefRules {
+    let list = crate::config::policy::Sourced { value: rules, pattern: Pattern::new("db.*") };
+    RefRules { refs: vec![list], tags: Vec::new() }
+}
+
+fn by_rule<T>(value: T, rule: &str) -> Sourced<T> {
+    Sourced::new(value, Source::Rule { policy: "db.*".into(), rule: rule.into() })
+}
+
+/// 1 ← 2 ← 3 on main; 4 ← 5 on a branch off 1. 10, 9, 1 and 8, 6 days old.
+fn branched(refs: Vec<(&str, Ref)>) -> TableState {
+    let mut snapshots = three();
+    snapshots.extend([snapshot(4, Some(1), 8.0), snapshot(5, Some(4), 6.0)]);
+    table(snapshots, std::iter::once(("main", branch(3))).chain(refs).collect())
+}
+
+fn verdict_of(plan: &RetentionPlan, name: &str) -> RefVerdict {
+    plan.refs.iter().find(|d| d.name.as_str() == name).unwrap().verdict.clone()
+}
+
+fn snapshot_verdict(plan: &RetentionPlan, id: i64) -> SnapshotVerdict {
+    plan.snapshots.iter().find(|d| d.id.0 == id).unwrap().verdict.clone()
+}
+
+#[test]
+fn a_rule_gives_an_age_to_refs_that_have_none_and_its_drop_takes_the_ref_alone() {
+    let refs = || vec![("pr_1", branch(5)), ("pr_own", lives(branch(5), 30)), ("x", branch(5)), ("pr_t", tag(5))];
+    let values = ExpireValues { rules: ruled(vec![rule("pr_*", Some(3), None, None)]), ..values(2, 1) };
+    let plan = super::plan(&branched(refs()), &values, &RefFacts::default()).unwrap();
+    assert_eq!(
+        verdict_of(&plan, "pr_1"),
+        RefVerdict::DropAged { age: Age::days(6), limit: by_rule(Age::days(3), "pr_*") }
+    );
+    let own = Sourced::new(Age::days(30), Source::Ref);
+    assert_eq!(verdict_of(&plan, "pr_own"), RefVerdict::KeepYoung { age: Age::days(6), limit: own });
+    assert_eq!(verdict_of(&plan, "x"), RefVerdict::KeepNoAge);
+    assert_eq!(verdict_of(&plan, "pr_t"), RefVerdict::KeepNoAge, "tags have their own list");
+
+    // Alone on its snapshots, they stay as long as it can be restored; what it did not keep goes.
+    let plan = super::plan(&branched(vec![("pr_1", branch(5))]), &values, &RefFacts::default()).unwrap();
+    let until = NOW.plus(Age::days(1));
+    assert_eq!(snapshot_verdict(&plan, 5), SnapshotVerdict::KeepDropped { name: "pr_1".into(), until });
+    assert_eq!(plan.expired().map(|d| d.id.0).collect::<Vec<_>>(), [1, 2, 4]);
+    let recorded = plan.recorded_drops(&branched(vec![("pr_1", branch(5))]), "me");
+    assert_eq!(recorded.len(), 1);
+    assert_eq!((recorded[0].r.clone(), recorded[0].at, recorded[0].by.as_deref()), (branch(5), NOW, Some("me")));
+
+    // Its own age is the table's word, and takes the snapshots too, as in Java.
+    let plan = super::plan(&branched(vec![("pr_1", lives(branch(5), 3))]), &values, &RefFacts::default()).unwrap();
+    assert_eq!(plan.expired().map(|d| d.id.0).collect::<Vec<_>>(), [1, 2, 4, 5]);
+    assert_eq!(plan.recorded_drops(&branched(vec![("pr_1", lives(branch(5), 3))]), "me"), []);
+}
+
+#[test]
+fn the_tables_own_age_of_refs_wins_where_it_keeps_more_unless_the_policy_overrides_it() {
+    let property = |days| Sourced::new(Some(Age::days(days)), Source::Property("max-ref-age".into()));
+    let of = |rule_days: i64, property_days: i64, override_table: bool| {
+        let values = ExpireValues {
+            rules: ruled(vec![rule("pr_*", Some(rule_days), None, None)]),
+            max_ref_age: property(property_days),
+            override_table,
+            ..values(5, 1)
+        };
+        let plan = super::plan(&branched(vec![("pr_1", branch(5))]), &values, &RefFacts::default()).unwrap();
+        let limit = plan.refs[1].values.max_age.clone().unwrap();
+        (limit.value, matches!(limit.source, Source::Rule { .. }))
+    };
+    for (rule_days, property_days, override_table, wins, is_rule) in
+        [(3, 9, false, 9, false), (3, 9, true, 3, true), (9, 3, false, 9, true), (3, 3, false, 3, true)]
+    {
+        assert_eq!(of(rule_days, property_days, override_table), (Age::days(wins), is_rule));
+    }
+}
+
+#[test]
+fn a_branch_goes_when_its_lifetime_is_over_however_young_its_head_is() {
+    let refs = || vec![("at", branch(3)), ("new", branch(3)), ("old", lives(branch(3), 90)), ("unknown", branch(3))];
+    let rules = ruled(vec![rule("*", None, Some(20), None)]);
+    let values = ExpireValues { rules, ..values(5, 1) };
+    let mut facts = created(&[("at", 3, 20.0), ("new", 3, 2.0), ("old", 3, 20.1), ("main", 3, 90.0)]);
+    for by_creation in [true, false] {
+        facts.by_creation = by_creation;
+        let plan = super::plan(&branched(refs()), &values, &facts).unwrap();
+        let dropped: Vec<_> = plan.dropped_refs().map(|d| (d.name.as_str(), d.drops_the_ref_alone())).collect();
+        assert_eq!(dropped, [("old", true)]);
+        let limit = || by_rule(Age::days(20), "*");
+        assert_eq!(verdict_of(&plan, "new"), RefVerdict::KeepAlive { created: Age::days(2), limit: limit() });
+        assert_eq!(verdict_of(&plan, "unknown"), RefVerdict::KeepAlive { created: Age::ZERO, limit: limit() });
+        let wanted = look_up(&branched(refs()), &values, &RefFacts { by_creation, ..RefFacts::default() });
+        assert_eq!(wanted.keys().map(RefName::as_str).collect::<Vec<_>>(), ["at", "new", "old", "unknown"]);
+    }
+}
+
+#[test]
+fn a_branch_keeps_the_number_that_its_rule_says_unless_it_or_the_request_says_otherwise() {
+    let of = |r: Ref, asked: bool, min: Option<i64>| {
+        let source = if asked { Source::Request } else { Source::Config };
+        let values = ExpireValues {
+            rules: ruled(vec![rule("*", None, None, Some(2))]),
+            retain_last: Sourced::new(1, source),
+            min_snapshots_property: min,
+            ..values(1, 1)
+        };
+        let plan = super::plan(&branched(vec![("dev", r)]), &values, &RefFacts::default()).unwrap();
+        let counts = ["dev", "main"].map(|name| {
+            let decision = plan.refs.iter().find(|d| d.name.as_str() == name).unwrap();
+            decision.values.retain_last.as_ref().unwrap().value
+        });
+        (counts, plan.expired().map(|d| d.id.0).collect::<Vec<_>>())
+    };
+    assert_eq!(of(branch(5), false, None), ([2, 1], vec![1, 2]), "no rule speaks of main");
+    assert_eq!(of(keeps(branch(5), 1, 1), false, None), ([1, 1], vec![1, 2, 4]));
+    assert_eq!(of(branch(5), true, None), ([1, 1], vec![1, 2, 4]));
+    assert_eq!(of(branch(5), false, Some(3)), ([3, 1], vec![2]));
+}
+
+#[test]
+fn retention_that_a_ref_lost_stays_in_force_for_the_head_that_it_was_seen_at() {
+    let facts = |name: &str, r: Ref| RefFacts { in_force: [(name.into(), r)].into(), ..RefFacts::default() };
+    let lost = |days: i64| lives(keeps(branch(5), 2, 1), days);
+    let values = ExpireValues { rules: ruled(vec![rule("dev*", Some(3), None, None)]), ..values(2, 1) };
+    let state = branched(vec![("dev", branch(5))]);
+    // Not dropped early by the policy, and not kept for ever without one.
+    let plan = super::plan(&state, &values, &facts("dev", lost(30))).unwrap();
+    let limit = Sourced::new(Age::days(30), Source::Lost);
+    assert_eq!(verdict_of(&plan, "dev"), RefVerdict::KeepYoung { age: Age::days(6), limit });
+    assert_eq!(plan.expired().map(|d| d.id.0).collect::<Vec<_>>(), [1, 2], "and it keeps two");
+    let no_rules = ExpireValues { rules: RefRules::default(), ..values.clone() };
+    let plan = super::plan(&state, &no_rules, &facts("dev", lost(4))).unwrap();
+    assert!(plan.dropped_refs().all(RefDecision::drops_the_ref_alone));
+    assert_eq!(plan.recorded_drops(&state, "me")[0].r, lost(4), "restored, it has it again");
+    assert_eq!(plan.expired().map(|d| d.id.0).collect::<Vec<_>>(), [1, 2]);
+    // Another head may be another branch.
+    let plan = super::plan(&state, &no_rules, &facts("dev", lives(branch(4), 4))).unwrap();
+    assert_eq!(verdict_of(&plan, "dev"), RefVerdict::KeepNoAge);
+}
+
+#[test]
+fn the_base_of_an_open_branch_stays() {
+    let state = branched(vec![("dev", branch(5))]);
+    let facts = RefFacts {
+        fork_points: [("dev".into(), SnapshotId(1)), ("gone".into(), SnapshotId(2))].into(),
+        ..RefFacts::default()
+    };
+    for (keep_fork_points, gone) in [(true, vec![2, 4]), (false, vec![1, 2, 4])] {
+        let values = ExpireValues { keep_fork_points, ..values(2, 1) };
+        let plan = super::plan(&state, &values, &facts).unwrap();
+        assert_eq!(plan.expired().map(|d| d.id.0).collect::<Vec<_>>(), gone);
+    }
+    let values = ExpireValues { keep_fork_points: true, ..values(2, 1) };
+    let plan = super::plan(&state, &values, &facts).unwrap();
+    assert_eq!(snapshot_verdict(&plan, 1), SnapshotVerdict::KeepForkPoint("dev".into()));
+}
+
+#[test]
+fn what_was_only_on_a_branch_that_is_gone_stays_for_the_grace_and_then_goes_whatever_its_age() {
+    let gone = |name: &str, r: Ref, hours: i64, fork_point: Option<i64>| DroppedRef {
+        name: name.into(),
+        r,
+        fork_point: fork_point.map(SnapshotId),
+        at: NOW.minus(Age::hours(hours)),
+        by: Some("me".to_owned()),
+    };
+    let run = |state: &TableState, dropped: Vec<DroppedRef>| {
+        let facts = RefFacts { dropped, ..RefFacts::default() };
+        super::plan(state, &ExpireValues { keep_fork_points: true, ..values(7, 1) }, &facts).unwrap()
+    };
+    let ids = |plan: &RetentionPlan| plan.expired().map(|d| d.id.0).collect::<Vec<_>>();
+    // 5 is on no ref, and 6 days old; 4 too, and 8.
+    let state = branched(vec![]);
+    assert_eq!(ids(&run(&state, vec![])), [1, 2, 4]);
+    let pr = |hours| gone("pr", keeps(branch(5), 9, 9), hours, Some(1));
+    let plan = run(&state, vec![pr(23)]);
+    assert_eq!(ids(&plan), [2], "the base stays with the branch");
+    let until = NOW.plus(Age::hours(1));
+    assert_eq!(snapshot_verdict(&plan, 4), SnapshotVerdict::KeepDropped { name: "pr".into(), until });
+    let plan = run(&state, vec![pr(24)]);
+    assert_eq!(ids(&plan), [1, 2, 4, 5]);
+    assert_eq!(snapshot_verdict(&plan, 5), SnapshotVerdict::Expire(ExpiredBecause::OnlyOnGone("pr".into())));
+    // What others drop keeps nothing, as in Java, and is freed as soon.
+    let theirs = |hours| DroppedRef { by: None, ..pr(hours) };
+    assert_eq!(ids(&run(&state, vec![theirs(23)])), [1, 2, 4]);
+    assert_eq!(ids(&run(&state, vec![theirs(24)])), [1, 2, 4, 5]);
+    // Of two that are gone, the later one still keeps what they share.
+    assert_eq!(ids(&run(&state, vec![pr(99), gone("b", branch(4), 1, None)])), [1, 2, 5]);
+    // A tag that is gone frees nothing by itself, and a ref that is there keeps all it leads to.
+    assert_eq!(ids(&run(&state, vec![gone("t", tag(5), 99, None)])), [1, 2, 4]);
+    assert_eq!(ids(&run(&branched(vec![("x", branch(5))]), vec![pr(99)])), [1, 2, 4], "4 is past the age of x");
+    // What main pointed at once is not the branch's own, though no ref leads to it any more.
+    let mut rolled_back = branched(vec![]);
+    rolled_back.snapshot_log = [1, 4, 1, 2, 3].map(SnapshotId).into();
+    rolled_back.snapshots[3].at = NOW.minus(Age::days(6));
+    assert_eq!(ids(&run(&rolled_back, vec![gone("pr", branch(5), 99, None)])), [1, 2, 5]);
+    // Nothing under the floor.
+    let mut young = branched(vec![]);
+    young.snapshots[4].at = NOW;
+    assert_eq!(snapshot_verdict(&run(&young, vec![pr(99)]), 5), SnapshotVerdict::KeepFloor);
+}
+
+#[test]
+fn a_dropped_branch_that_can_be_restored_protects_its_head_from_being_named() {
+    let state = branched(vec![]);
+    let by = Some("me".to_owned());
+    let dropped = DroppedRef { name: "pr".into(), r: branch(5), fork_point: None, at: NOW, by };
+    let facts = RefFacts { dropped: vec![dropped], ..RefFacts::default() };
+    let values = ExpireValues { snapshots: [SnapshotId(5)].into(), ..values(5, 1) };
+    let error = super::plan(&state, &values, &facts).unwrap_err();
+    assert!(error.to_string().contains("branch pr, dropped, which can be restored until"), "{error}");
+}
+
+#[test]
+fn retention_is_written_where_a_rule_says_so_and_the_ref_has_none() {
+    let writes = |name: &str, days: i64| RefRule { set_retention: Some(true), ..rule(name, Some(days), None, Some(2)) };
+    let protects = RefRule { protected: Some(true), ..writes("audit*", 9) };
+    let refs = vec![
+        ("audit", branch(5)),
+        ("dev_1", branch(3)),
+        ("dev_2", lives(branch(3), 30)),
+        ("dev_3", keeps(lives(branch(3), 30), 9, 9)),
+        ("dev_4", branch(3)),
+        ("old", branch(5)),
+        ("x", branch(3)),
+    ];
+    let values = ExpireValues {
+        rules: ruled(vec![protects, writes("dev*", 9), writes("old", 3), rule("x", Some(9), None, None)]),
+        ..values(5, 1)
+    };
+    let facts = RefFacts { in_force: [("dev_4".into(), keeps(branch(3), 3, 2))].into(), ..RefFacts::default() };
+    let state = branched(refs);
+    let plan = super::plan(&state, &values, &facts).unwrap();
+    let two = |r: Ref| Ref { retention: Retention { min_snapshots_to_keep: Some(2), ..r.retention }, ..r };
+    let expected: Vec<(RefName, Ref)> = vec![
+        ("dev_1".into(), two(lives(branch(3), 9))),
+        ("dev_2".into(), two(lives(branch(3), 30))),
+        ("dev_4".into(), lives(keeps(branch(3), 3, 2), 9)),
+    ];
+    assert_eq!(plan.to_set, expected, "no protected ref, none that goes, none that has it, none of a silent rule");
+    // Once written there is nothing left to write.
+    let mut after = state;
+    after.refs.extend(plan.to_set);
+    assert_eq!(super::plan(&after, &values, &facts).unwrap().to_set, []);
 }

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::RefRules;
@@ -19,15 +20,24 @@ pub const MIN_SNAPSHOTS: &str = "history.expire.min-snapshots-to-keep";
 pub const MAX_REF_AGE: &str = "history.expire.max-ref-age-ms";
 
 /// Where a value comes from.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     /// The ref itself.
     Ref,
+    /// The ref itself, until a writer that knows no retention moved it.
+    Lost,
     /// The operator's request.
     Request,
     /// The policy with this table pattern.
     Policy(String),
+    /// A policy's rule for refs.
+    Rule {
+        /// The pattern of the policy's `tables`.
+        policy: String,
+        /// The pattern of the rule's `name`.
+        rule: String,
+    },
     /// This table property.
     Property(String),
     /// The configuration's `[expire]`.
@@ -42,8 +52,10 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ref => f.write_str("its own"),
+            Self::Lost => f.write_str("its own, lost when it moved"),
             Self::Request => f.write_str("as asked for"),
             Self::Policy(pattern) => write!(f, "policy {pattern}"),
+            Self::Rule { rule, .. } => write!(f, "policy {rule}"),
             Self::Property(_) => f.write_str("table property"),
             Self::Config => f.write_str("[expire]"),
             Self::Iceberg => f.write_str("Iceberg's default"),
@@ -53,7 +65,7 @@ impl fmt::Display for Source {
 }
 
 /// A value and where it comes from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct Sourced<T> {
     /// The value.
     pub value: T,
@@ -81,6 +93,14 @@ pub struct ExpireValues {
     pub max_ref_age: Sourced<Option<Age>>,
     /// No setting goes below it, and no snapshot younger than it is removed.
     pub floor: Age,
+    /// How long the snapshots of a dropped ref stay (safety rule 15).
+    pub drop_grace: Age,
+    /// The base of every open branch stays.
+    pub keep_fork_points: bool,
+    /// What policies say about single refs wins even where it keeps less than the table's own properties say.
+    pub override_table: bool,
+    /// The table's own minimum of snapshots for each branch.
+    pub min_snapshots_property: Option<i64>,
     /// Named by the operator.
     pub snapshots: BTreeSet<SnapshotId>,
     /// What the policies say about single refs.
@@ -113,6 +133,10 @@ pub struct Configured {
     pub retain_last: u32,
     /// `[expire] floor`.
     pub floor: Age,
+    /// `[expire] drop_grace`.
+    pub drop_grace: Age,
+    /// `[expire] keep_fork_points`.
+    pub keep_fork_points: bool,
     /// From policies: about single refs.
     pub rules: RefRules,
 }
@@ -153,10 +177,11 @@ pub fn resolve(state: &TableState, inputs: &Inputs) -> Result<ExpireValues, BadP
         None => pick(configured.policy_older_than.clone(), property_age, configured.override_table)
             .unwrap_or_else(|| Sourced::new(configured.older_than, Source::Config)),
     };
+    let min_snapshots = number(MIN_SNAPSHOTS)?;
     let policy_count = configured.policy_retain_last.clone().map(|p| Sourced::new(i64::from(p.value), p.source));
     let retain_last = match request.retain_last {
         Some(count) => Sourced::new(i64::from(count), Source::Request),
-        None => pick(policy_count, number(MIN_SNAPSHOTS)?, configured.override_table)
+        None => pick(policy_count, min_snapshots.clone(), configured.override_table)
             .unwrap_or_else(|| Sourced::new(i64::from(configured.retain_last), Source::Config)),
     };
     let max_ref_age = number(MAX_REF_AGE)?
@@ -169,13 +194,21 @@ pub fn resolve(state: &TableState, inputs: &Inputs) -> Result<ExpireValues, BadP
         retain_last,
         max_ref_age,
         floor: configured.floor,
+        drop_grace: configured.drop_grace,
+        keep_fork_points: configured.keep_fork_points,
+        override_table: configured.override_table,
+        min_snapshots_property: min_snapshots.map(|min| min.value),
         snapshots: request.snapshots.clone(),
         rules: configured.rules.clone(),
     })
 }
 
 /// The policy's value, or the table's own where that keeps more and the policy does not override it.
-fn pick<T: Ord>(policy: Option<Sourced<T>>, property: Option<Sourced<T>>, override_table: bool) -> Option<Sourced<T>> {
+pub(super) fn pick<T: Ord>(
+    policy: Option<Sourced<T>>,
+    property: Option<Sourced<T>>,
+    override_table: bool,
+) -> Option<Sourced<T>> {
     match (policy, property) {
         (Some(policy), Some(property)) if property.value > policy.value && !override_table => Some(property),
         (Some(policy), _) => Some(policy),
@@ -184,66 +217,5 @@ fn pick<T: Ord>(policy: Option<Sourced<T>>, property: Option<Sourced<T>>, overri
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::table::tests::empty_table;
-
-    /// Request, policy, property, override; value, source.
-    type Row = (Option<i64>, Option<i64>, Option<i64>, bool, i64, Source);
-
-    #[test]
-    fn the_most_direct_value_wins_unless_a_policy_would_keep_less_than_the_table_says() {
-        let day = Age::days;
-        let property = || Source::Property(MAX_SNAPSHOT_AGE.to_owned());
-        let policy = || Source::Policy("db.*".to_owned());
-        let rows: [Row; 9] = [
-            (None, None, None, false, 5, Source::Config),
-            (None, None, Some(9), false, 9, property()),
-            (None, None, Some(2), false, 2, property()),
-            (None, Some(7), Some(2), false, 7, policy()),
-            (None, Some(1), Some(9), false, 9, property()),
-            (None, Some(1), Some(9), true, 1, policy()),
-            (None, Some(1), None, false, 1, policy()),
-            (Some(3), Some(1), Some(9), false, 3, Source::Request),
-            (None, None, Some(0), false, 1, Source::Floor),
-        ];
-        for (request, policy_age, property_age, override_table, value, source) in rows {
-            let mut state = empty_table();
-            if let Some(days) = property_age {
-                state.properties.insert(MAX_SNAPSHOT_AGE.to_owned(), day(days).0.to_string());
-            }
-            let request = Request { older_than: request.map(day), ..Request::default() };
-            let configured = Configured {
-                policy_older_than: policy_age.map(|days| Sourced::new(day(days), policy())),
-                policy_retain_last: None,
-                override_table,
-                older_than: day(5),
-                retain_last: 1,
-                floor: day(1),
-                rules: RefRules::default(),
-            };
-            let values = resolve(&state, &Inputs { request, configured, now: Timestamp(0) }).unwrap();
-            assert_eq!(values.older_than, Sourced::new(day(value), source));
-        }
-    }
-
-    #[test]
-    fn a_property_that_is_no_number_is_an_error_with_its_name() {
-        for name in [MAX_SNAPSHOT_AGE, MIN_SNAPSHOTS, MAX_REF_AGE] {
-            let mut state = empty_table();
-            state.properties.insert(name.to_owned(), "5 days".to_owned());
-            let configured = Configured {
-                policy_older_than: None,
-                policy_retain_last: None,
-                override_table: false,
-                older_than: Age::days(5),
-                retain_last: 1,
-                floor: Age::hours(1),
-                rules: RefRules::default(),
-            };
-            let inputs = Inputs { request: Request::default(), configured, now: Timestamp(0) };
-            let error = resolve(&state, &inputs).unwrap_err();
-            assert_eq!(error, BadProperty { name, value: "5 days".to_owned() });
-        }
-    }
-}
+#[path = "values_tests.rs"]
+mod tests;

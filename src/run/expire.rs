@@ -1,5 +1,6 @@
 //! Expiry of one table: plan → guard → apply, again after each conflict.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,20 +13,19 @@ use crate::apply::commit::{self, Ended};
 use crate::apply::{Hands, Work, lease, settle};
 use crate::catalog::LoadedTable;
 use crate::clock::Clock;
-use crate::config::RefAge;
+use crate::config::{Config, Mode, RefAge};
 use crate::error::Error;
 use crate::guard::{self, ApprovedPlan, Refusal};
 use crate::inventory::created;
-use crate::inventory::manifests::Unreadable;
 use crate::inventory::reach::{self, Freed, Reader};
 use crate::inventory::world::World;
-use crate::model::{Age, RunId, TableName, Timestamp};
-use crate::plan::roots::{Place, Shared};
+use crate::model::{Age, Ref, RefName, RunId, Sighting, TableName, Timestamp};
+use crate::plan::roots::Place;
 use crate::plan::values::{Configured, Inputs, Request, Source, Sourced};
-use crate::plan::{ExpirePlan, ExpireValues, RefFacts, cleanup, expire, retention, values};
-use crate::report::{Job, Outcome, PlanReport, TableReport};
-use crate::state::{Bound, Confirmation, FindingKind, Observation, PlanRecord, Severity};
-use crate::sweep;
+use crate::plan::{ExpirePlan, ExpireValues, RefFacts, cleanup, expire, refs, retention, values};
+use crate::report::{Job, Outcome, PlanReport, TableReport, quoted};
+use crate::state::{Bound, Confirmation, Finding, FindingKind, Observation, PlanRecord, Severity};
+use crate::sweep::{self, Obstacle};
 
 /// Conflicts are answered with new plans for this long (safety rule 9).
 const PLAN_AGAIN_FOR_MS: u64 = 10 * 60_000;
@@ -45,21 +45,17 @@ pub(super) async fn table(
     let catalog = lake.catalog(&name.catalog).ok_or_else(|| no_catalog(name))?;
     let loaded = catalog.load(name).await?;
     report.uuid = loaded.state.uuid;
-    if !loaded.state.gc_enabled() {
-        report.ended(Outcome::Skipped, "gc.enabled is not true");
-        return Ok(());
-    }
-    let Some(uuid) = loaded.state.uuid else {
-        report.ended(Outcome::Skipped, Shared::NoUuid.to_string());
-        return Ok(());
-    };
     // Before the lease, which twins share.
-    if place_or_skip(&lake.hands, &loaded, uuid, world, now, report).await?.is_none() {
+    if place_or_skip(&lake.hands, &loaded, world, now, report).await?.is_none() {
         return Ok(());
     }
+    let Some(uuid) = loaded.state.uuid else { return Ok(()) };
+    let limit = request.trigger.limit(&lake.hands.config.policy_for(name));
+    let request = &RunRequest { apply: request.apply && limit > Mode::Observe, ..request.clone() };
     let lease = if request.apply { lease(&lake.hands.state, uuid, format!("expiry of {name}")).await? } else { None };
     let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease));
-    let done = under_lease(&mut work, request, world, name, uuid, report).await;
+    work.storage = loaded.storage;
+    let done = under_lease(&mut work, request, world, (name, uuid, limit), report).await;
     work.end().await?;
     done
 }
@@ -68,13 +64,12 @@ async fn under_lease(
     work: &mut Work<'_>,
     request: &RunRequest,
     world: &World,
-    name: &TableName,
-    uuid: Uuid,
+    (name, uuid, limit): (&TableName, Uuid, Mode),
     report: &mut TableReport,
 ) -> Result<(), Error> {
     let reader =
-        Reader::new(work.hands.storage.clone(), work.hands.config.limits.memory / 4, Arc::clone(&work.hands.progress));
-    let inputs = inputs(work, request, name);
+        Reader::new(work.storage.clone(), work.hands.config.limits.memory / 4, Arc::clone(&work.hands.progress));
+    let inputs = inputs(&work.hands.config, request, name, work.now);
     let began = Clock::boot_ms();
     let mut pause = Duration::from_millis(100);
     loop {
@@ -92,7 +87,7 @@ async fn under_lease(
         let Some(planned) = planned(work, &reader, &loaded, uuid, world, &inputs, report).await? else {
             return Ok(());
         };
-        if planned.plan.retention.is_empty() {
+        if planned.plan.retention.changes_nothing() {
             // There is nothing to write down, approve or confirm; but somebody may ask why a ref is still there.
             if planned.plan.retention.spares() && report.plan.is_none() {
                 report.plan = Some(PlanReport::of(&planned.plan, planned.plan.write()?.id));
@@ -103,7 +98,13 @@ async fn under_lease(
         if !request.apply {
             return Ok(());
         }
-        match commit::expire(work, &loaded, &approved, id, &inputs, report).await? {
+        let ended = if approved.plan().retention.to_set.is_empty() {
+            commit::expire(work, &loaded, &approved, id, &inputs, report).await?
+        } else {
+            // By itself and first: nothing of it has to be found out, and marked, after a crash.
+            commit::retention(work, &loaded, &approved, id, report).await?
+        };
+        match ended {
             Ended::Finished => break,
             Ended::More => {}
             Ended::PlanAgain if Clock::boot_ms().saturating_sub(began) > PLAN_AGAIN_FOR_MS => {
@@ -116,7 +117,8 @@ async fn under_lease(
             }
         }
     }
-    if request.apply && work.hands.config.expire.grace == Age::ZERO && report.outcome <= Outcome::Partial {
+    let may_sweep = request.apply && limit == Mode::Sweep;
+    if may_sweep && work.hands.config.expire.grace == Age::ZERO && report.outcome <= Outcome::Partial {
         sweep_now(work, name, uuid, report).await?;
     }
     Ok(())
@@ -132,8 +134,7 @@ async fn sweep_now(work: &mut Work<'_>, name: &TableName, uuid: Uuid, report: &m
 }
 
 /// What the values of this table are resolved from.
-fn inputs(work: &Work<'_>, request: &RunRequest, name: &TableName) -> Inputs {
-    let config = &work.hands.config;
+pub(super) fn inputs(config: &Config, request: &RunRequest, name: &TableName, now: Timestamp) -> Inputs {
     let effective = config.policy_for(name);
     let policy = effective.expire;
     let sourced = |pattern: &crate::config::Pattern| Source::Policy(pattern.as_str().to_owned());
@@ -150,58 +151,110 @@ fn inputs(work: &Work<'_>, request: &RunRequest, name: &TableName) -> Inputs {
             older_than: config.expire.older_than,
             retain_last: config.expire.retain_last,
             floor: config.expire.floor,
+            drop_grace: config.expire.drop_grace,
+            keep_fork_points: config.expire.keep_fork_points,
             rules: effective.rules,
         },
-        now: work.now,
+        now,
     }
 }
 
-/// The table's folders, or a skip with its finding where they are not its alone (safety rule 6).
+/// The table's folders, or a skip, with its finding where they are not its alone (safety rules 4 and 6).
 async fn place_or_skip(
     hands: &Hands,
     loaded: &LoadedTable,
-    uuid: Uuid,
     world: &World,
     now: Timestamp,
     report: &mut TableReport,
 ) -> Result<Option<Place>, Error> {
-    let name = &loaded.name;
-    let shared = match sweep::place(hands, loaded, world)? {
+    let (name, uuid) = (&loaded.name, loaded.state.uuid);
+    let obstacle = match sweep::eligible(&hands.config, hands.storage.rules(), loaded, world)? {
         Ok(place) => {
-            hands.state.resolve_kind(FindingKind::SharedLocation, name, Some(uuid), now).await?;
+            hands.state.resolve_kind(FindingKind::SharedLocation, name, uuid, now).await?;
             return Ok(Some(place));
         }
-        Err(shared) => shared,
+        Err(Obstacle::Encrypted) => return Err(sweep::encrypted(loaded).into()),
+        Err(obstacle) => obstacle,
     };
-    let seen = Observation {
-        kind: FindingKind::SharedLocation,
-        table: name.clone(),
-        uuid: Some(uuid),
-        ref_name: None,
-        severity: Severity::Warning,
-        numbers: json!({}),
-        message: format!("{name} is skipped: {shared}"),
-        advice: "give one of them its own location, or name the other in a policy's `exclusive`".to_owned(),
-    };
-    // Boxed, here and below: otherwise the compiler cannot see that a run may be spawned.
-    hands.state.raise(&seen, now).boxed().await?;
-    report.ended(Outcome::Skipped, shared.to_string());
+    if let (Obstacle::Shared(shared), Some(_)) = (&obstacle, uuid) {
+        let seen = Observation {
+            kind: FindingKind::SharedLocation,
+            table: name.clone(),
+            uuid,
+            ref_name: None,
+            severity: Severity::Warning,
+            numbers: json!({}),
+            message: format!("{name} is skipped: {shared}"),
+            advice: "give one of them its own location, or name the other in a policy's `exclusive`".to_owned(),
+        };
+        // Boxed, here and below: otherwise the compiler cannot see that a run may be spawned.
+        hands.state.raise(&seen, now).boxed().await?;
+    }
+    report.ended(Outcome::Skipped, obstacle.to_string());
     Ok(None)
 }
 
 /// What is known of the table's refs beside its metadata. Every run records what it sees, also where ages count
 /// from heads alone: that may change.
-async fn facts(work: &Work<'_>, loaded: &LoadedTable, uuid: Uuid, values: &ExpireValues) -> Result<RefFacts, Error> {
-    let Hands { state, storage, config, .. } = work.hands;
-    let seen = state.see_refs(&loaded.name.catalog, uuid, &loaded.state, work.now).await?;
-    let created = match config.expire.ref_age {
-        RefAge::Spec => None,
-        RefAge::Created => {
-            let aged = retention::aged(&loaded.state, values);
-            Some(created::created(storage, loaded, &aged, &seen, work.now).await)
-        }
+pub(super) async fn facts(
+    work: &Work<'_>,
+    loaded: &LoadedTable,
+    uuid: Uuid,
+    values: &ExpireValues,
+) -> Result<RefFacts, Error> {
+    let Hands { state, config, .. } = work.hands;
+    let known = state.see_refs(&loaded.name.catalog, uuid, &loaded.state, work.now).await?;
+    let refs = || known.refs.iter();
+    let in_force = |(name, seen): (&RefName, &Sighting)| {
+        let r = Ref { snapshot: seen.head, kind: seen.kind, retention: seen.in_force };
+        (seen.own != seen.in_force).then(|| (name.clone(), r))
     };
-    Ok(RefFacts { created })
+    let mut facts = RefFacts {
+        by_creation: config.expire.ref_age == RefAge::Created,
+        created: BTreeMap::new(),
+        in_force: refs().filter_map(in_force).collect(),
+        fork_points: refs().filter_map(|(name, seen)| Some((name.clone(), seen.fork_point?))).collect(),
+        dropped: known.dropped,
+    };
+    let wanted = refs::look_up(&loaded.state, values, &facts);
+    facts.created = created::created(&loaded.storage, loaded, &wanted, &known.refs, work.now).await;
+    Ok(facts)
+}
+
+/// A finding for each ref that lost retention, for as long as it lacks it.
+async fn lost_retention(work: &Work<'_>, loaded: &LoadedTable, uuid: Uuid, facts: &RefFacts) -> Result<(), Error> {
+    let (state, table) = (&work.hands.state, &loaded.name);
+    let open = state.open_findings_of(uuid).await?;
+    let is_over = |finding: &&Finding| {
+        let seen = &finding.seen;
+        let lacks = |name: &RefName| facts.in_force.contains_key(name);
+        seen.kind == FindingKind::RetentionLost && !seen.ref_name.as_ref().is_some_and(lacks)
+    };
+    for finding in open.iter().filter(is_over) {
+        state.resolve(&finding.id, work.now).await?;
+    }
+    for (name, r) in &facts.in_force {
+        let kind = r.kind.as_str();
+        let seen = Observation {
+            kind: FindingKind::RetentionLost,
+            table: table.clone(),
+            uuid: Some(uuid),
+            ref_name: Some(name.clone()),
+            severity: Severity::Warning,
+            numbers: json!({ "in_force": r.retention }),
+            message: format!(
+                "{kind} {name} of {table} lost its retention when it moved; {} stays in force",
+                r.retention
+            ),
+            advice: format!(
+                "write it again: icewarden branch retain {} {} --apply, or set_retention = true in the policy",
+                quoted(&table.full()),
+                quoted(name.as_str())
+            ),
+        };
+        state.raise(&seen, work.now).boxed().await?;
+    }
+    Ok(())
 }
 
 /// A plan with what the guard needs to judge it.
@@ -220,19 +273,12 @@ async fn planned(
     report: &mut TableReport,
 ) -> Result<Option<Planned>, Error> {
     let name = &loaded.name;
-    if !loaded.state.gc_enabled() {
-        report.ended(Outcome::Skipped, "gc.enabled is not true");
-        return Ok(None);
-    }
-    let Some(place) = place_or_skip(work.hands, loaded, uuid, world, work.now, report).await? else {
+    let Some(place) = place_or_skip(work.hands, loaded, world, work.now, report).await? else {
         return Ok(None);
     };
-    if loaded.state.is_encrypted {
-        let reason = "the table is encrypted, which is not supported".to_owned();
-        return Err(Unreadable { location: loaded.metadata_location.clone(), reason }.into());
-    }
     let values = values::resolve(&loaded.state, inputs)?;
     let facts = facts(work, loaded, uuid, &values).boxed().await?;
+    lost_retention(work, loaded, uuid, &facts).boxed().await?;
     let retention = match retention::plan(&loaded.state, &values, &facts) {
         Ok(retention) => retention,
         Err(named) => {
@@ -245,7 +291,6 @@ async fn planned(
         Freed::default()
     } else {
         let neighbours = sweep::neighbours(work, name, &place).await?;
-        let neighbours: Vec<_> = neighbours.into_iter().map(|neighbour| neighbour.state).collect();
         reach::freed(reader, &loaded.state, &steps, &neighbours).await?
     };
     let by_hand = work.kept_by_hand().await?;
@@ -293,7 +338,7 @@ async fn approved(
         .map(|confirmation| confirmation.bound)
         .collect();
     let hold = if request.apply { state.held(&plan.table).await? } else { None };
-    let finding = sweep::unplanned_removal(work).await?;
+    let finding = sweep::unplanned_removal(state, work.uuid, work.now).await?;
     let facts = guard::Facts {
         state: &loaded.state,
         place: &place,

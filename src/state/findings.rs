@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use sqlx::Row;
@@ -13,7 +14,7 @@ use super::{State, StateError, UnknownWord, hex, json, namespace, parsed, table,
 use crate::model::{RefName, TableName, Timestamp};
 
 /// What is wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FindingKind {
     /// A commit of ours removed other things than its plan (safety rule 10).
@@ -30,11 +31,13 @@ pub enum FindingKind {
     NoUuid,
     /// A mark list was void: wrong checksum, or another line of the table (safety rule 16).
     MarksVoid,
+    /// A ref lost its own retention while its head moved: some writers leave it out.
+    RetentionLost,
 }
 
 impl FindingKind {
     /// All kinds.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::UnplannedRemoval,
         Self::NoPredecessor,
         Self::SharedLocation,
@@ -42,6 +45,7 @@ impl FindingKind {
         Self::GcDisabled,
         Self::NoUuid,
         Self::MarksVoid,
+        Self::RetentionLost,
     ];
 
     /// The word in the database, in JSON and in metrics.
@@ -54,6 +58,7 @@ impl FindingKind {
             Self::GcDisabled => "gc_disabled",
             Self::NoUuid => "no_uuid",
             Self::MarksVoid => "marks_void",
+            Self::RetentionLost => "retention_lost",
         }
     }
 }
@@ -76,7 +81,7 @@ impl FromStr for FindingKind {
 }
 
 /// How bad it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// Good to know.

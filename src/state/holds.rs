@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sqlx::Row;
 use sqlx::any::AnyRow;
@@ -10,7 +11,7 @@ use super::{State, StateError, from_json, json, time};
 use crate::model::{TableName, Timestamp};
 
 /// How far a hold goes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HoldScope {
     /// Everything.
@@ -52,7 +53,7 @@ impl fmt::Display for HoldScope {
 }
 
 /// Nothing is committed or deleted in this scope.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct Hold {
     /// How far it goes.
     pub scope: HoldScope,

@@ -11,6 +11,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 
 use bytes::{Buf, Bytes, buf::Reader};
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -52,7 +53,7 @@ impl ListFile {
 }
 
 /// A marked object.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct Entry {
     /// What it is to its table.
     pub kind: FileKind,

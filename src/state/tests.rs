@@ -712,19 +712,21 @@ async fn refs_are_remembered_from_their_first_sighting_until_they_are_gone() {
     use crate::model::{Ref, RefKind, Retention, Sighting};
     let folder = TempDir::new().unwrap();
     let state = open(&folder).await;
+    let retention = Retention { max_ref_age_ms: Some(7), ..Retention::default() };
     let table = |refs: &[(&str, i64)]| {
         let mut table = empty_table();
         table.refs.extend(refs.iter().map(|(name, id)| {
-            let r = Ref { snapshot: SnapshotId(*id), kind: RefKind::Tag, retention: Retention::default() };
-            (RefName::from(*name), r)
+            (RefName::from(*name), Ref { snapshot: SnapshotId(*id), kind: RefKind::Tag, retention })
         }));
         table
     };
     let sighting = |name: &str, head: i64, first: i64, last: i64| {
-        (RefName::from(name), Sighting { head: SnapshotId(head), first_seen: at(first), last_seen: at(last) })
+        let (first_seen, last_seen) = (at(first), at(last));
+        let (own, in_force, kind, head) = (retention, retention, RefKind::Tag, SnapshotId(head));
+        (RefName::from(name), Sighting { kind, head, first_seen, last_seen, own, in_force, fork_point: None })
     };
     let see = async |catalog: &str, uuid: u128, refs: &[(&str, i64)], hours: i64| {
-        state.see_refs(catalog, Uuid::from_u128(uuid), &table(refs), at(hours)).await.unwrap()
+        state.see_refs(catalog, Uuid::from_u128(uuid), &table(refs), at(hours)).await.unwrap().refs
     };
     assert_eq!(
         see("lake", 1, &[("a", 1), ("b", -2)], 0).await,
@@ -736,4 +738,52 @@ async fn refs_are_remembered_from_their_first_sighting_until_they_are_gone() {
     assert_eq!(see("lake", 2, &[("a", 1)], 7).await, [sighting("a", 1, 7, 7)].into());
     assert_eq!(see("lake", 1, &[("b", 3)], 8).await, [sighting("b", 3, 5, 8)].into());
     assert_eq!(see("lake", 1, &[("a", 1), ("b", 3)], 9).await, [sighting("a", 1, 9, 9), sighting("b", 3, 5, 9)].into());
+}
+
+#[tokio::test]
+async fn a_ref_that_is_gone_is_remembered_until_another_holds_its_snapshots_or_they_are_gone() {
+    use crate::model::table::tests::empty_table;
+    use crate::model::{DroppedRef, ManifestSource, Ref, RefKind, Retention, Snapshot};
+    let folder = TempDir::new().unwrap();
+    let state = open(&folder).await;
+    let r = |id: i64| Ref { snapshot: SnapshotId(id), kind: RefKind::Branch, retention: Retention::default() };
+    // Each on its own: 1, 2, 3 and so on.
+    let table = |snapshots: i64, refs: &[(&str, i64)]| {
+        let mut table = empty_table();
+        table.snapshots.extend((1..=snapshots).map(|id| Snapshot {
+            id: SnapshotId(id),
+            parent: None,
+            at: Timestamp(0),
+            sequence_number: 0,
+            manifests: ManifestSource::Inline(Vec::new()),
+            summary: std::collections::BTreeMap::new(),
+        }));
+        table.refs.extend(refs.iter().map(|(name, id)| (RefName::from(*name), r(*id))));
+        table
+    };
+    let uuid = Uuid::from_u128(1);
+    let see = async |snapshots: i64, refs: &[(&str, i64)], hours: i64| {
+        let known = state.see_refs("lake", uuid, &table(snapshots, refs), at(hours)).await.unwrap();
+        known.dropped.into_iter().map(|gone| (gone.name.to_string(), gone.at, gone.by)).collect::<Vec<_>>()
+    };
+    let gone = |name: &str, hours: i64, by: Option<&str>| (name.to_owned(), at(hours), by.map(ToOwned::to_owned));
+    assert_eq!(see(3, &[("main", 1), ("a", 2), ("b", 3)], 0).await, []);
+    assert_eq!(see(3, &[("main", 1), ("b", 3)], 1).await, [gone("a", 1, None)]);
+    assert_eq!(see(3, &[("main", 1), ("b", 3)], 2).await, [gone("a", 1, None)], "told once, and kept");
+    // Dropped by us: recorded before it is gone, and not found gone a second time.
+    let drop = DroppedRef { name: "b".into(), r: r(3), fork_point: None, at: at(3), by: Some("me".to_owned()) };
+    state.record_drops("lake", uuid, std::slice::from_ref(&drop)).await.unwrap();
+    assert_eq!(see(3, &[("main", 1)], 4).await, [gone("a", 1, None), gone("b", 3, Some("me"))]);
+    assert_eq!(see(3, &[("main", 1), ("saved", 2)], 5).await, [gone("b", 3, Some("me"))], "held by another");
+    assert_eq!(see(3, &[("main", 1)], 6).await, [gone("b", 3, Some("me")), gone("saved", 6, None)], "not a's again");
+    assert_eq!(see(2, &[("main", 1)], 7).await, [gone("saved", 6, None)], "3 is expired");
+    let all = state.drops("lake", uuid).await.unwrap();
+    let all: Vec<_> = all.iter().map(|one| (one.dropped.name.as_str(), one.ended_at)).collect();
+    assert_eq!(all, [("saved", None), ("b", Some(at(7))), ("a", Some(at(5)))], "the latest first");
+    assert_eq!(state.drops("other", uuid).await.unwrap(), []);
+    // Recorded, but its commit failed: it is there still.
+    state.see_refs("lake", uuid, &table(2, &[("main", 1), ("c", 2)]), at(8)).await.unwrap();
+    let drop = DroppedRef { name: "c".into(), r: r(2), at: at(9), ..drop };
+    state.record_drops("lake", uuid, &[drop]).await.unwrap();
+    assert_eq!(see(2, &[("main", 1), ("c", 2)], 10).await, []);
 }

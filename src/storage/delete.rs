@@ -9,7 +9,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Storage, StorageError, StorageErrorKind};
+use super::{Loan, Place, Storage, StorageError, StorageErrorKind};
 use crate::model::Location;
 
 /// A delete that did what it should.
@@ -21,7 +21,12 @@ pub enum Deleted {
     AlreadyGone,
 }
 
-type Keys = (Arc<dyn ObjectStore>, Vec<(usize, Path)>);
+/// The keys of one store, each with its place in the outcomes.
+struct Batch {
+    store: Arc<dyn ObjectStore>,
+    loan: Option<Loan>,
+    keys: Vec<(usize, Path)>,
+}
 
 /// S3's limit on keys in one request.
 const BATCH: usize = 1000;
@@ -42,23 +47,27 @@ impl Storage {
         let end = Instant::now() + within;
         let mut outcomes: Vec<Option<Result<Deleted, StorageError>>> = Vec::new();
         outcomes.resize_with(locations.len(), || None);
-        // By store: its keys, each with its place in the outcomes.
-        let mut batches: BTreeMap<&str, Keys> = BTreeMap::new();
+        // By store: where keys are lent there may be several for one bucket.
+        let mut batches: BTreeMap<(&str, Option<String>), Batch> = BTreeMap::new();
         for (index, location) in locations.iter().enumerate() {
-            match location
-                .object_path()
-                .map_err(StorageError::from)
-                .and_then(|path| Ok((self.store_of(location)?, path)))
-            {
-                Ok((store, path)) => {
-                    batches.entry(location.store()).or_insert_with(|| (store, Vec::new())).1.push((index, path));
+            match self.place(location) {
+                Ok(Place { store, path, loan }) => {
+                    let prefix = loan.as_ref().and_then(|loan| Some(loan.lent.grant(location)?.prefix.clone()));
+                    let batch = batches.entry((location.store(), prefix));
+                    batch.or_insert_with(|| Batch { store, loan, keys: Vec::new() }).keys.push((index, path));
                 }
                 Err(error) => outcomes[index] = Some(Err(error)),
             }
         }
-        for (store, keys) in batches.into_values() {
+        for Batch { store, mut loan, keys } in batches.into_values() {
             for batch in keys.chunks(BATCH) {
-                let confirmed = timeout_at(end, bulk(&store, batch)).await.unwrap_or_default();
+                let mut told = timeout_at(end, bulk(&store, batch)).await.unwrap_or_default();
+                if let (Some(loan), Some(refused)) = (&mut loan, told.refused.take())
+                    && loan.is_worth_another(&refused).await
+                {
+                    told = timeout_at(end, bulk(&store, batch)).await.unwrap_or_default();
+                }
+                let confirmed = told.confirmed;
                 let rest: Vec<_> = batch.iter().filter(|(_, path)| !confirmed.contains_key(path)).cloned().collect();
                 for (index, path) in batch {
                     outcomes[*index] = confirmed.get(path).copied().map(Ok);
@@ -66,8 +75,9 @@ impl Storage {
                 let singles: Vec<_> = stream::iter(rest)
                     .map(|(index, path)| {
                         let (store, location) = (Arc::clone(&store), locations[index].raw().to_owned());
+                        let loan = loan.clone();
                         async move {
-                            let outcome = timeout_at(end, single(&store, &path, &location)).await;
+                            let outcome = timeout_at(end, single(&store, &path, &location, loan)).await;
                             (index, outcome.unwrap_or_else(|_| Err(too_late(&location))))
                         }
                     })
@@ -105,39 +115,63 @@ fn too_late(location: &str) -> StorageError {
     }
 }
 
-/// The keys of the batch that the store confirms. In a task of its own: an answer that names a key which
-/// was not asked for panics the client, and that must cost this batch only.
-async fn bulk(store: &Arc<dyn ObjectStore>, batch: &[(usize, Path)]) -> HashMap<Path, Deleted> {
+/// What a store said to a bulk request.
+#[derive(Default)]
+struct Told {
+    /// The keys that it confirms.
+    confirmed: HashMap<Path, Deleted>,
+    /// That our credentials are no good, if it said so.
+    refused: Option<StorageError>,
+}
+
+/// What becomes of a batch. In a task of its own: an answer that names a key which was not asked for panics the
+/// client, and that must cost this batch only.
+async fn bulk(store: &Arc<dyn ObjectStore>, batch: &[(usize, Path)]) -> Told {
     let paths: Vec<Path> = batch.iter().map(|(_, path)| path.clone()).collect();
     if paths.len() < 2 {
-        return HashMap::new();
+        return Told::default();
     }
     let store = Arc::clone(store);
     let task = tokio::spawn(async move {
         let paths: Vec<_> = paths.into_iter().map(Ok).collect();
         let mut results = store.delete_stream(stream::iter(paths).boxed());
-        let mut confirmed = HashMap::new();
+        let mut told = Told::default();
         while let Some(result) = results.next().await {
-            if let Ok(path) = result {
-                confirmed.insert(path, Deleted::Deleted);
+            match result {
+                Ok(path) => _ = told.confirmed.insert(path, Deleted::Deleted),
+                Err(error) => {
+                    let error = StorageError::of("", &error);
+                    told.refused = told.refused.or(Some(error).filter(|error| error.kind == StorageErrorKind::Denied));
+                }
             }
         }
-        confirmed
+        told
     });
     task.await.unwrap_or_default()
 }
 
-async fn single(store: &Arc<dyn ObjectStore>, path: &Path, location: &str) -> Result<Deleted, StorageError> {
-    let (store, path) = (Arc::clone(store), path.clone());
-    let task = tokio::spawn(async move { store.delete(&path).await });
+async fn single(
+    store: &Arc<dyn ObjectStore>,
+    path: &Path,
+    location: &str,
+    mut loan: Option<Loan>,
+) -> Result<Deleted, StorageError> {
     let unavailable =
         |reason: String| StorageError { location: location.to_owned(), kind: StorageErrorKind::Unavailable, reason };
-    match task.await.map_err(|error| unavailable(format!("the client failed: {error}")))? {
-        Ok(()) => Ok(Deleted::Deleted),
-        Err(error) => match StorageError::of(location, &error) {
-            StorageError { kind: StorageErrorKind::NotFound, .. } => Ok(Deleted::AlreadyGone),
-            error => Err(error),
-        },
+    loop {
+        let (store, path) = (Arc::clone(store), path.clone());
+        let task = tokio::spawn(async move { store.delete(&path).await });
+        let error = match task.await.map_err(|error| unavailable(format!("the client failed: {error}")))? {
+            Ok(()) => return Ok(Deleted::Deleted),
+            Err(error) => StorageError::of(location, &error),
+        };
+        if error.kind == StorageErrorKind::NotFound {
+            return Ok(Deleted::AlreadyGone);
+        }
+        let Some(loan) = &mut loan else { return Err(error) };
+        if !loan.is_worth_another(&error).await {
+            return Err(error.without_secrets(loan));
+        }
     }
 }
 

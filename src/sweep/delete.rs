@@ -98,7 +98,7 @@ async fn identified(
     told: &mut Vec<(String, Because)>,
     left: &mut Vec<Entry>,
 ) -> Vec<(Marked, u64)> {
-    let storage = &work.hands.storage;
+    let storage = &work.storage;
     let asked: Vec<(Marked, Result<ObjectFacts, StorageError>)> = stream::iter(batch)
         .map(|marked| async move {
             let facts = storage.head(marked.location.raw()).await;
@@ -133,7 +133,7 @@ async fn one_batch(
     done: &mut Done,
 ) {
     let locations = batch.iter().map(|marked| marked.location.clone()).collect();
-    let outcomes = work.hands.storage.delete(locations, DELETE_WITHIN).await;
+    let outcomes = work.storage.delete(locations, DELETE_WITHIN).await;
     for (marked, (_, outcome)) in batch.into_iter().zip(outcomes) {
         match outcome {
             Ok(Deleted::Deleted) => {

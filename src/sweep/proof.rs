@@ -111,8 +111,7 @@ impl Proof {
 
     /// Adds all that this table refers to.
     async fn add(&mut self, work: &Work<'_>, table: &LoadedTable) -> Result<(), Error> {
-        let storage = &work.hands.storage;
-        let rules = storage.rules();
+        let rules = work.storage.rules();
         let (referenced, conflicts, keys) = (&mut self.referenced, &mut self.conflicts, &self.keys);
         let mut refer = |location: &str| {
             // Text that is no location is nobody's mark.
@@ -123,7 +122,7 @@ impl Proof {
         // version of the format may add.
         metadata::each_string(&table.metadata, &mut refer)?;
         refer(&table.metadata_location);
-        let reader = Reader::new(storage.clone(), 0, Arc::clone(&work.hands.progress));
+        let reader = Reader::new(table.storage.clone(), 0, Arc::clone(&work.hands.progress));
         let known = &self.known;
         let read = reader
             .reach(

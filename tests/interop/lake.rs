@@ -16,10 +16,12 @@ use crate::parts::{self, RestCatalog};
 #[derive(Clone, Copy)]
 enum Kind {
     Pyiceberg,
+    Names,
     Java,
 }
 
 static PYICEBERG: Mutex<()> = Mutex::new(());
+static NAMES: Mutex<()> = Mutex::new(());
 static JAVA: Mutex<()> = Mutex::new(());
 
 /// A lake that this test has alone, with a folder beside it for the state and the configuration.
@@ -34,6 +36,11 @@ impl Lake {
         Self::new(Kind::Pyiceberg)
     }
 
+    /// Namespaces, tables and branches with odd names: see `make_names.py`.
+    pub(crate) fn of_odd_names() -> Self {
+        Self::new(Kind::Names)
+    }
+
     /// One table of format 3, `ops.v3`, all of it new: see `CoreWriter.java`.
     pub(crate) fn by_java() -> Self {
         Self::new(Kind::Java)
@@ -42,6 +49,7 @@ impl Lake {
     fn new(kind: Kind) -> Self {
         let (name, mutex) = match kind {
             Kind::Pyiceberg => ("pyiceberg", &PYICEBERG),
+            Kind::Names => ("names", &NAMES),
             Kind::Java => ("java", &JAVA),
         };
         // A test that failed leaves nothing that the next one does not restore.
@@ -52,6 +60,7 @@ impl Lake {
             fs::create_dir_all(&lake.folder).unwrap();
             match kind {
                 Kind::Pyiceberg => drop(parts::python("make_lake.py", &lake.root())),
+                Kind::Names => drop(parts::python("make_names.py", &lake.root())),
                 Kind::Java => {
                     fs::create_dir_all(lake.root()).unwrap();
                     RestCatalog::serve(&lake.root()).write_format_3("ops.v3");

@@ -1,7 +1,8 @@
-//! The parts that `tests/run` fetched: Python with pyiceberg and moto's S3 server, and Iceberg Java's oracle, writer and
-//! REST catalog.
+//! The parts that `tests/run` fetched: Python with pyiceberg, moto's S3 server and SeaweedFS, and Iceberg Java's oracle,
+//! writer and REST catalog.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -62,32 +63,47 @@ pub(crate) fn java_expire(lake: &Path, older_than: &str, keep: &str, tables: &[&
     expiries.map(|expiry| (expiry.table.clone(), expiry)).collect()
 }
 
-/// Starts a server that says `listening PORT` when it is ready, and ends at the end of its stdin; its address.
-fn listening(mut command: Command) -> (Child, String) {
+/// Starts a server that says `listening PORT...` when it is ready, and ends at the end of its stdin; its addresses.
+fn listening(command: &mut Command) -> (Child, Vec<String>) {
     let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut process = started.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
     let mut line = String::new();
     BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let port = line.trim().strip_prefix("listening ").unwrap_or_else(|| panic!("{command:?} said {line:?}"));
-    let address = format!("http://127.0.0.1:{port}");
-    (process, address)
+    let ports = line.trim().strip_prefix("listening ").unwrap_or_else(|| panic!("{command:?} said {line:?}"));
+    (process, ports.split(' ').map(|port| format!("http://127.0.0.1:{port}")).collect())
+}
+
+/// Ends at the end of its stdin, so when this is dropped, and also when the tests are killed.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ended = self.0.wait();
+    }
 }
 
 /// Iceberg's own REST catalog on a lake's SQLite file; ends when dropped.
 pub(crate) struct RestCatalog {
-    process: Child,
+    _server: Server,
     pub(crate) uri: String,
+    token: String,
 }
 
 impl RestCatalog {
     pub(crate) fn serve(lake: &Path) -> Self {
+        Self::serve_with(&lake.join("catalog.db"), &format!("file://{}/warehouse", lake.display()), &[])
+    }
+
+    /// With more arguments: see `RestFixture.java`.
+    pub(crate) fn serve_with(database: &Path, warehouse: &str, arguments: &[&str]) -> Self {
         // Our own requests to it need it, though they are plain HTTP.
         icewarden::catalog::install_crypto();
         let mut command = java("ICEWARDEN_JAVA_REST");
-        command.args(["org.apache.iceberg.rest.RestFixture", "lake"]).arg(lake.join("catalog.db"));
-        command.arg(format!("file://{}/warehouse", lake.display()));
-        let (process, uri) = listening(command);
-        Self { process, uri }
+        command.args(["org.apache.iceberg.rest.RestFixture", "lake"]).arg(database).arg(warehouse).args(arguments);
+        let (process, mut addresses) = listening(command.env("AWS_REGION", "us-east-1"));
+        let token = arguments.iter().find_map(|argument| argument.strip_prefix("token=")).unwrap_or_default();
+        Self { _server: Server(process), uri: addresses.remove(0), token: token.to_owned() }
     }
 
     /// Writes a format 3 table with Iceberg Java.
@@ -106,45 +122,81 @@ impl RestCatalog {
 
     /// Makes the next commit fail: `when` is `before` or `after` it is applied.
     pub(crate) fn fail_next_commit(&self, when: &str, status: u16) {
-        let url = format!("{}/_fault?when={when}&status={status}&path=.*/tables/.*", self.uri);
-        self.request(reqwest::Client::new().post(url));
+        self.fault(&format!("when={when}&status={status}&path=.*/tables/.*"), "");
     }
 
-    #[expect(clippy::unused_self, reason = "only a running server can be asked")]
-    fn request(&self, request: reqwest::RequestBuilder) -> (reqwest::StatusCode, Value) {
+    /// Makes requests fail, by the words of `RestFixture.java`; a body is the answer to them.
+    pub(crate) fn fault(&self, words: &str, body: &str) {
+        self.request(reqwest::Client::new().post(format!("{}/_fault?{words}", self.uri)).body(body.to_owned()));
+    }
+
+    /// Every request so far: `METHOD PATH?QUERY STATUS`.
+    pub(crate) fn log(&self) -> Vec<String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let response = request.send().await.unwrap();
-            (response.status(), response.json().await.unwrap_or(Value::Null))
-        })
+        let log = runtime.block_on(async { reqwest::get(format!("{}/_log", self.uri)).await.unwrap().text().await });
+        log.unwrap().lines().map(str::to_owned).collect()
+    }
+
+    pub(crate) fn request(&self, request: reqwest::RequestBuilder) -> (reqwest::StatusCode, Value) {
+        send(request.bearer_auth(&self.token))
     }
 }
 
-impl Drop for RestCatalog {
-    fn drop(&mut self) {
-        // It ends at the end of its stdin.
-        drop(self.process.stdin.take());
-        let _ended = self.process.wait();
+/// Nessie over the bucket of an S3 server; ends when dropped.
+pub(crate) struct Nessie {
+    _server: Server,
+    /// Of its Iceberg REST catalog.
+    pub(crate) uri: String,
+}
+
+impl Nessie {
+    pub(crate) fn serve(storage: &S3Server) -> Self {
+        let mut command = script_of_ours("nessie.py");
+        let (process, addresses) = listening(command.arg(variable("ICEWARDEN_NESSIE")).arg(&storage.endpoint));
+        Self { _server: Server(process), uri: format!("{}/iceberg", addresses[0]) }
     }
 }
 
-/// An S3 server in memory with one bucket, `lake`; ends when dropped.
+/// Sends it; what is answered, if it is JSON.
+pub(crate) fn send(request: reqwest::RequestBuilder) -> (reqwest::StatusCode, Value) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let response = request.send().await.unwrap();
+        (response.status(), response.json().await.unwrap_or(Value::Null))
+    })
+}
+
+/// An S3 server with one bucket, `lake`; ends when dropped.
 pub(crate) struct S3Server {
-    process: Child,
+    _server: Server,
     pub(crate) endpoint: String,
+    /// Its Iceberg REST catalog, where it has one.
+    pub(crate) rest: Option<String>,
 }
 
 impl S3Server {
-    /// With the objects of an archive that [`Self::save`] made.
+    /// Moto's, in memory, with the objects of an archive that [`Self::save`] made.
     pub(crate) fn serve(archive: Option<&Path>) -> Self {
-        let mut command = script_of_ours("s3_server.py");
-        command.args(archive);
-        let (process, endpoint) = listening(command);
-        Self { process, endpoint }
+        Self::start(script_of_ours("s3_server.py").args(archive))
+    }
+
+    /// SeaweedFS, with the objects of such an archive.
+    pub(crate) fn seaweedfs(archive: Option<&Path>) -> Self {
+        icewarden::catalog::install_crypto();
+        let server = Self::start(&mut script_of_ours("seaweedfs.py"));
+        if let Some(archive) = archive {
+            server.act(&["load", archive.to_str().unwrap()], &[]);
+        }
+        server
+    }
+
+    fn start(command: &mut Command) -> Self {
+        let (process, mut addresses) = listening(command);
+        Self { _server: Server(process), endpoint: addresses.remove(0), rest: addresses.pop() }
     }
 
     /// Runs one of our Python scripts on a lake whose storage is here.
-    pub(crate) fn python(&self, script: &str, lake: &Path, arguments: &[&str]) -> String {
+    pub(crate) fn python(&self, script: &str, lake: impl AsRef<OsStr>, arguments: &[&str]) -> String {
         let mut command = script_of_ours(script);
         command.arg(lake).args(arguments).arg("--prop").arg(format!("s3.endpoint={}", self.endpoint));
         let properties = ["s3.access-key-id=test", "s3.secret-access-key=testtest", "s3.region=us-east-1"];
@@ -153,7 +205,12 @@ impl S3Server {
 
     /// Every object's key and digest, by a plain client.
     pub(crate) fn objects(&self) -> BTreeMap<String, String> {
-        serde_json::from_str(&self.act(&["list"], &[])).unwrap()
+        self.objects_of("lake")
+    }
+
+    /// The same of another bucket.
+    pub(crate) fn objects_of(&self, bucket: &str) -> BTreeMap<String, String> {
+        serde_json::from_str(&self.act(&["list", bucket], &[])).unwrap()
     }
 
     /// Copies all objects into an archive.
@@ -171,16 +228,22 @@ impl S3Server {
         self.act(&["delete"], keys);
     }
 
+    /// `Enabled` or `Suspended`.
+    pub(crate) fn set_versioning(&self, status: &str) {
+        self.act(&["versioning", status], &[]);
+    }
+
+    /// How many versions and delete markers each key has.
+    pub(crate) fn versions(&self) -> BTreeMap<String, u64> {
+        serde_json::from_str(&self.act(&["versions"], &[])).unwrap()
+    }
+
     fn act(&self, arguments: &[&str], keys: &[String]) -> String {
         let mut command = script_of_ours("s3_objects.py");
-        command.arg(&self.endpoint).args(arguments).arg(serde_json::to_string(keys).unwrap());
+        command.arg(&self.endpoint).args(arguments);
+        if !keys.is_empty() {
+            command.arg(serde_json::to_string(keys).unwrap());
+        }
         output(&mut command)
-    }
-}
-
-impl Drop for S3Server {
-    fn drop(&mut self) {
-        let _killed = self.process.kill();
-        let _ended = self.process.wait();
     }
 }

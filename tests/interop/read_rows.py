@@ -1,10 +1,10 @@
 """Reads every row of every snapshot of every table of a lake with pyiceberg.
 
-    python read_rows.py DIR [--prop NAME=VALUE]... [--files]
+    python read_rows.py DIR|URI [--prop NAME=VALUE]... [--files]
 
 Prints {table: {"refs": {name: snapshot id}, "snapshots": {snapshot id: "rows sha256"}}} as JSON, with --files also
 "files": {snapshot id: [manifest list, manifests, live files]}, and "metadata": [the current metadata file, those of the
-log]. Properties, such as s3.endpoint, tell how storage is reached.
+log]. Properties, such as s3.endpoint, tell how storage is reached. The lake of a URI is a REST catalog.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import json
 import sys
 import warnings
 
+from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 
 warnings.filterwarnings("ignore")
@@ -40,10 +41,12 @@ def main():
     parser.add_argument("--prop", action="append", default=[])
     parser.add_argument("--files", action="store_true")
     args = parser.parse_args()
-    catalog = SqlCatalog(
-        "lake", uri=f"sqlite:///{args.dir}/catalog.db", warehouse=f"file://{args.dir}/warehouse",
-        **dict(prop.split("=", 1) for prop in args.prop),
-    )
+    properties = dict(prop.split("=", 1) for prop in args.prop)
+    if args.dir.startswith("http://"):
+        catalog = load_catalog("lake", type="rest", uri=args.dir, **properties)
+    else:
+        database, warehouse = f"sqlite:///{args.dir}/catalog.db", f"file://{args.dir}/warehouse"
+        catalog = SqlCatalog("lake", **{"uri": database, "warehouse": warehouse, **properties})
     lake = {}
     for namespace in catalog.list_namespaces():
         for name in catalog.list_tables(namespace):

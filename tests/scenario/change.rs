@@ -4,14 +4,14 @@
 use std::path::Path;
 
 use icewarden::apply::Hands;
-use icewarden::model::{TableName, Timestamp};
+use icewarden::model::{Age, TableName, Timestamp};
 use icewarden::run::Lake;
 use icewarden::state::{Hold, HoldScope, Keep, PlansError};
 use serde::Deserialize;
 
 use super::format::time;
 use super::lake::{World, canonical, filler};
-use super::rest_server::Catalog;
+use super::rest_server::{Catalog, RefTo};
 use super::store::Bucket;
 
 /// One change, as `before` of a step names it.
@@ -27,6 +27,18 @@ pub(crate) enum Change {
         table: String,
         property: String,
         value: Option<String>,
+    },
+    /// Somebody creates or moves a branch; what is not said of its retention it has not.
+    SetRef {
+        table: String,
+        name: String,
+        snapshot: String,
+        max_ref_age: Option<Age>,
+    },
+    /// Somebody drops a ref.
+    DropRef {
+        table: String,
+        name: String,
     },
     /// Gives a table another name; the two change names if that is taken.
     Rename {
@@ -107,6 +119,11 @@ impl Change {
         match self {
             Self::Land { snapshot } => catalog.land(snapshot).await,
             Self::Set { table, property, value } => catalog.set(table, property, value.as_deref()).await?,
+            Self::SetRef { table, name, snapshot, max_ref_age } => {
+                let to = RefTo { snapshot, max_ref_age: *max_ref_age };
+                catalog.set_ref(table, name, Some(to)).await?;
+            }
+            Self::DropRef { table, name } => catalog.set_ref(table, name, None).await?,
             Self::Rename { table, to } => catalog.rename(table, to).await?,
             Self::Drop { table } => catalog.drop_table(table).await?,
             Self::Restore { table, metadata } => catalog.restore(table, &world.resolve_one(metadata)?).await?,

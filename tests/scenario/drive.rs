@@ -9,15 +9,17 @@ use std::sync::atomic::AtomicI64;
 use futures::FutureExt;
 use icewarden::clock::Clock;
 use icewarden::config::{Config, Pattern, Sources};
-use icewarden::model::{Age, SnapshotId, TableState, Timestamp};
+use icewarden::model::{Age, RefName, Retention, SnapshotId, TableState, Timestamp};
+use icewarden::plan::change::Wanted;
 use icewarden::report::{Job, RunReport};
-use icewarden::run::{self, Lake, RunError, RunRequest};
+use icewarden::run::branch::BranchRequest;
+use icewarden::run::{self, Lake, RunError, RunRequest, Trigger};
 use icewarden::state::Finding;
 use icewarden::storage::Storage;
 
 use super::change;
 use super::faults::Faults;
-use super::format::{JobWord, Step};
+use super::format::{BranchSpec, JobWord, Step, TriggerWord};
 use super::lake::World;
 use super::rest_server::Catalog;
 use super::store::Bucket;
@@ -145,6 +147,7 @@ impl Stage {
             job: match step.job {
                 JobWord::Expire => Job::Expire,
                 JobWord::Sweep => Job::Sweep,
+                JobWord::Branch => Job::Branch,
                 other => return Err(format!("the job {other:?} is not built yet")),
             },
             tables: tables.iter().map(Pattern::new).collect(),
@@ -153,6 +156,10 @@ impl Stage {
             retain_last: step.retain_last,
             snapshots: snapshots.into_iter().map(SnapshotId).collect(),
             apply: true,
+            trigger: match step.trigger {
+                TriggerWord::Operator => Trigger::Operator,
+                TriggerWord::Schedule => Trigger::Schedule,
+            },
             confirm: confirm.map(|plan| plan.parse().map_err(|error| format!("{error}"))).transpose()?,
             actor: "scenario".to_owned(),
         };
@@ -172,8 +179,14 @@ impl Stage {
             seen.map_err(|error| format!("see {table}: {error}"))?;
         }
         // The process dies: whatever it was doing is dropped, and the lake with it.
+        let run = async {
+            match &step.branch {
+                None => run::run(&lake, &request).await,
+                Some(branch) => run::branch::run(&lake, &branch_request(branch, request.tables.clone())).await,
+            }
+        };
         let ended = tokio::select! {
-            ended = run::run(&lake, &request) => ended,
+            ended = run => ended,
             () = catalog.crash.notified() => return Ok(Ended::Crashed),
         };
         match ended {
@@ -185,6 +198,18 @@ impl Stage {
             Err(RunError::Failed(error)) => Err(format!("the run could not begin: {error}")),
         }
     }
+}
+
+fn branch_request(branch: &BranchSpec, tables: Vec<Pattern>) -> BranchRequest {
+    let (name, wanted) = match branch {
+        BranchSpec::Drop { name } => (name, Wanted::Drop),
+        BranchSpec::Restore { name, r#as } => (name, Wanted::Restore(r#as.clone().map(RefName::new))),
+        BranchSpec::Retain { name, max_ref_age } => {
+            let retention = Retention { max_ref_age_ms: Some(max_ref_age.0), ..Retention::default() };
+            (name, Wanted::Retain(retention))
+        }
+    };
+    BranchRequest { tables, name: RefName::from(name.as_str()), wanted, apply: true, actor: "scenario".to_owned() }
 }
 
 /// An age, also one that lies in the future.

@@ -207,6 +207,11 @@ pub(crate) struct Step {
     pub(crate) snapshot_ids: Vec<String>,
     #[serde(default)]
     pub(crate) confirm: bool,
+    /// What of which branch, in a step whose job is `branch`.
+    pub(crate) branch: Option<BranchSpec>,
+    /// What set it off.
+    #[serde(default)]
+    pub(crate) trigger: TriggerWord,
     #[serde(default)]
     pub(crate) lose_state: bool,
     #[serde(default)]
@@ -222,6 +227,24 @@ pub(crate) enum JobWord {
     Orphans,
     Sweep,
     Inventory,
+    Branch,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum TriggerWord {
+    #[default]
+    Operator,
+    Schedule,
+}
+
+/// What an operator does with a branch.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum BranchSpec {
+    Drop { name: String },
+    Restore { name: String, r#as: Option<String> },
+    Retain { name: String, max_ref_age: Age },
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -13,7 +13,7 @@ use axum::http::{Response, StatusCode};
 use axum::routing::get;
 use bytes::Bytes;
 use futures::FutureExt;
-use icewarden::model::{LocationRules, Timestamp};
+use icewarden::model::{Age, LocationRules, Timestamp};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, Notify};
 
@@ -22,6 +22,12 @@ use super::format::On;
 use super::lake::{Later, World};
 use super::store::Bucket;
 use super::updates::{Refused, apply, check};
+
+/// Where a ref is set to, and with which retention.
+pub(crate) struct RefTo<'a> {
+    pub(crate) snapshot: &'a str,
+    pub(crate) max_ref_age: Option<Age>,
+}
 
 /// The catalog and its tables.
 #[derive(Debug)]
@@ -134,6 +140,24 @@ impl Catalog {
         let mut tables = self.tables.lock().await;
         let entry = tables.get_mut(table).ok_or_else(|| format!("no table {table}"))?;
         self.swap(entry, &[set_property(property, value)]).await.map_err(|error| format!("{error:?}"))
+    }
+
+    /// Sets a ref as somebody else would, or drops it.
+    pub(crate) async fn set_ref(&self, table: &str, name: &str, to: Option<RefTo<'_>>) -> Result<(), String> {
+        let mut tables = self.tables.lock().await;
+        let entry = tables.get_mut(table).ok_or_else(|| format!("no table {table}"))?;
+        let update = match to {
+            None => json!({ "action": "remove-snapshot-ref", "ref-name": name }),
+            Some(to) => {
+                let id = entry.snapshots.get(to.snapshot).ok_or_else(|| format!("no snapshot {}", to.snapshot))?;
+                let mut reference = json!({ "type": "branch", "snapshot-id": id });
+                if let Some(age) = to.max_ref_age {
+                    reference["max-ref-age-ms"] = json!(age.0);
+                }
+                set_ref(name, reference)
+            }
+        };
+        self.swap(entry, &[update]).await.map_err(|error| format!("{error:?}"))
     }
 
     /// Points a table at an older metadata file.

@@ -22,9 +22,6 @@ use crate::model::TableName;
 /// Namespaces that are listed at once.
 const LISTS_AT_ONCE: usize = 8;
 
-/// All pages of one namespace. Some servers repeat a page for ever.
-const LIST_TIMEOUT: Duration = Duration::from_mins(10);
-
 /// The crate's catalog and the generation of the token that it holds. It takes a token only when it is built, so a new
 /// token needs a new one.
 #[derive(Clone, Default)]
@@ -118,7 +115,7 @@ impl RestCatalog {
         let mut attempts = self.auth.begin(self.patience).await.map_err(cannot)?;
         loop {
             let lister = self.lister(&attempts.pass).await.map_err(cannot)?;
-            match within_limit(list(lister)).await {
+            match within_limit(self.patience.listing, list(lister)).await {
                 Ok(found) => return Ok(Some(found)),
                 Err(error) if error.kind() == ErrorKind::NamespaceNotFound => return Ok(None),
                 Err(error) => attempts.after(failure(&error)).await.map_err(cannot)?,
@@ -150,10 +147,11 @@ impl RestCatalog {
     }
 }
 
-async fn within_limit<T>(listing: impl Future<Output = iceberg::Result<T>>) -> iceberg::Result<T> {
-    tokio::time::timeout(LIST_TIMEOUT, listing).await.unwrap_or_else(|_| {
-        let seconds = LIST_TIMEOUT.as_secs();
-        Err(iceberg::Error::new(ErrorKind::Unexpected, format!("the listing did not end within {seconds} s")))
+async fn within_limit<T>(limit: Duration, listing: impl Future<Output = iceberg::Result<T>>) -> iceberg::Result<T> {
+    tokio::time::timeout(limit, listing).await.unwrap_or_else(|_| {
+        let seconds = limit.as_secs();
+        let reason = format!("the listing did not end within {seconds} s; perhaps the server repeats a page");
+        Err(iceberg::Error::new(ErrorKind::Unexpected, reason))
     })
 }
 

@@ -15,6 +15,7 @@ use crate::config::{AuthConfig, Secret};
 use crate::model::LocationRules;
 
 mod access;
+mod vended;
 
 type Answer = (u16, String);
 
@@ -103,11 +104,15 @@ async fn open(server: &Server, storage: Storage) -> RestCatalog {
 }
 
 /// As by default, but for the pauses.
-const HURRIED: Patience =
-    Patience { connect: Duration::from_secs(10), request: Duration::from_mins(2), backoff: Duration::from_millis(1) };
+const HURRIED: Patience = Patience {
+    connect: Duration::from_secs(10),
+    request: Duration::from_mins(2),
+    backoff: Duration::from_millis(1),
+    listing: Duration::from_mins(2),
+};
 
 fn config(uri: &str, auth: AuthConfig) -> RestConfig {
-    RestConfig { uri: uri.to_owned(), auth, headers: BTreeMap::new(), ca: None }
+    RestConfig { uri: uri.to_owned(), auth, headers: BTreeMap::new(), ca: None, vended_credentials: true }
 }
 
 async fn open_as(uri: &str, auth: AuthConfig) -> Result<RestCatalog, CatalogError> {
@@ -150,6 +155,7 @@ fn base() -> LoadedTable {
         metadata_location: FILE.into(),
         state: Arc::new(metadata::parse(metadata.as_bytes(), FILE).unwrap()),
         metadata: metadata.into(),
+        storage: storage(),
     }
 }
 
@@ -380,7 +386,7 @@ async fn loads_that_cannot_be_trusted_are_errors_that_name_the_table() {
 }
 
 #[tokio::test]
-async fn a_commit_is_posted_in_the_specifications_words_with_one_snapshot_an_update() {
+async fn a_commit_is_posted_in_the_specifications_words() {
     let server = Server::start(|line| {
         if line.contains("config") {
             empty_config()
@@ -417,12 +423,83 @@ async fn a_commit_is_posted_in_the_specifications_words_with_one_snapshot_an_upd
             ],
             "updates": [
                 { "action": "remove-snapshot-ref", "ref-name": "old" },
-                { "action": "remove-snapshots", "snapshot-ids": [1] },
-                { "action": "remove-snapshots", "snapshot-ids": [i64::MAX] },
+                { "action": "remove-snapshots", "snapshot-ids": [1, i64::MAX] },
                 { "action": "remove-statistics", "snapshot-id": 1 },
             ],
         })
     );
+}
+
+#[tokio::test]
+async fn a_page_that_comes_again_and_again_ends_the_listing_with_an_error() {
+    let server = Server::start(|line| match line {
+        line if line.contains("/tables") => ok(&json!({ "identifiers": [], "next-page-token": "again" })),
+        line if line.contains("config") => empty_config(),
+        line if line.contains("parent") => ok(&json!({ "namespaces": [] })),
+        _ => ok(&json!({ "namespaces": [["db"]] })),
+    })
+    .await;
+    let patience = Patience { listing: Duration::from_millis(300), ..HURRIED };
+    let config = config(&server.uri, AuthConfig::None);
+    let catalog = RestCatalog::open_within("lake", &config, None, storage(), patience).await.unwrap();
+    let failure = catalog.list_tables().await.unwrap_err().to_string();
+    assert!(failure.contains("repeats a page"), "{failure}");
+    assert!(server.lines().iter().filter(|line| line.contains("pageToken=again")).count() > 1);
+}
+
+#[tokio::test]
+async fn a_server_that_takes_one_snapshot_an_update_is_told_by_its_refusal_and_remembered() {
+    for code in [400, 500] {
+        let server = Server::start_for(move |asked| {
+            let updates = serde_json::from_str::<Value>(&asked.body).unwrap_or_default();
+            let several = |update: &Value| update["snapshot-ids"].as_array().is_some_and(|ids| ids.len() > 1);
+            match &asked.line {
+                line if line.contains("config") => empty_config(),
+                _ if updates["updates"].as_array().unwrap().iter().any(several) => {
+                    (code, format!("<title>java.lang.IllegalArgumentException: {ONE_ID_ONLY}: [1, 2]</title>"))
+                }
+                _ => ok(&json!({ "metadata-location": "s3://wh/t/metadata/2.metadata.json", "metadata": {} })),
+            }
+        })
+        .await;
+        let catalog = open(&server, storage()).await;
+        let updates = [TableUpdate::RemoveSnapshots { snapshot_ids: vec![1, 2] }];
+        let outcome = catalog.commit(&base(), &[], &updates).await;
+        assert!(matches!(&outcome, CommitOutcome::Conflict { left_behind: None, .. }), "{code}: {outcome:?}");
+        assert_eq!(server.lines().len(), 2, "not sent again before the table is looked at");
+        // Remembered by all who share the catalog.
+        let outcome = catalog.clone().commit(&base(), &[], &updates).await;
+        assert_eq!(outcome, CommitOutcome::Committed);
+        let sent: Value = serde_json::from_str(&server.last().body).unwrap();
+        let one = |id| json!({ "action": "remove-snapshots", "snapshot-ids": [id] });
+        assert_eq!(sent["updates"], json!([one(1), one(2)]));
+    }
+    // Said to a request of one id each, it is no more than any other refusal.
+    let server =
+        Server::start(
+            |line| {
+                if line.contains("config") { empty_config() } else { (400, format!("{ONE_ID_ONLY}: []")) }
+            },
+        )
+        .await;
+    let catalog = open(&server, storage()).await;
+    let updates = [TableUpdate::RemoveSnapshots { snapshot_ids: vec![1] }];
+    for word in ["Conflict", "Rejected", "Rejected"] {
+        let outcome = catalog.commit(&base(), &[], &updates).await;
+        assert!(format!("{outcome:?}").starts_with(word), "{outcome:?}");
+    }
+}
+
+#[test]
+fn snapshots_go_in_chunks() {
+    let ids: Vec<i64> = (0..2001).collect();
+    let chunks = snapshots_by(IDS_AN_UPDATE, &[TableUpdate::RemoveSnapshots { snapshot_ids: ids.clone() }]);
+    let lengths = chunks.iter().map(|chunk| match chunk {
+        TableUpdate::RemoveSnapshots { snapshot_ids } => snapshot_ids.len(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(lengths.collect::<Vec<_>>(), [1000, 1000, 1]);
+    assert_eq!(snapshots_by(1, &[TableUpdate::RemoveSnapshots { snapshot_ids: ids }]).len(), 2001);
 }
 
 #[tokio::test]
@@ -494,4 +571,29 @@ async fn a_commit_that_never_left_is_rejected_and_one_without_an_answer_is_unkno
     let outcome = catalog.commit(&base(), &[], &[]).await;
     let CommitOutcome::Rejected { reason, left_behind: None } = outcome else { panic!("{outcome:?}") };
     assert!(reason.to_lowercase().contains("refused"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_server_may_tell_whether_it_takes_commits() {
+    let commit = "POST /v1/{prefix}/namespaces/{namespace}/tables/{table}";
+    let create = "POST /v1/{prefix}/namespaces/{namespace}/tables";
+    let other = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}";
+    let bare = "POST /v1/namespaces/{ns}/tables/{name}";
+    for (endpoints, told) in [
+        (Value::Null, None),
+        (json!([create, other, commit]), Some(true)),
+        (json!([bare]), Some(true)),
+        (json!([create, other, 7]), Some(false)),
+        (json!([]), Some(false)),
+    ] {
+        let answer = json!({ "defaults": {}, "overrides": {}, "endpoints": endpoints });
+        let server = Server::start(move |_| ok(&answer)).await;
+        let committing = open_as(&server.uri, AuthConfig::None).await.unwrap().committing();
+        let seen = match committing {
+            Committing::Offered(_) => Some(true),
+            Committing::Refused(_) => Some(false),
+            Committing::Untold(_) => None,
+        };
+        assert_eq!(seen, told, "{endpoints}");
+    }
 }

@@ -11,9 +11,6 @@ use crate::config::{
 };
 use crate::model::{Age, RefKind};
 
-/// Keys of a rule for refs that are checked, but have no effect yet; the last two are of branches only.
-const LATER: [&str; 5] = ["max_age", "max_lifetime", "set_retention", "on_pr_closed", "retain_last"];
-
 pub(super) fn policies(root: &Section<'_>, floor: Age) -> Vec<Policy> {
     let sections = root.sections("policy").unwrap_or_default();
     sections.into_iter().map(|section| policy(section, floor)).collect()
@@ -78,16 +75,12 @@ fn rule(section: Section<'_>, kind: RefKind) -> Option<RefRule> {
     let actions = [("keep", OnPrClosed::Keep), ("report", OnPrClosed::Report), ("drop", OnPrClosed::Drop)];
     let age = |key| section.age(key).map(Spanned::into_inner);
     let is_branch = kind == RefKind::Branch;
-    // Those of branches only are unknown in a rule for tags.
-    let later = if is_branch { &LATER[..] } else { &LATER[..3] };
-    for key in later {
-        if let Some(value) = section.value(key) {
-            section.reader().warning(
-                &value.span(),
-                format!("{key} comes with a later version: in this one no ref is dropped, kept or changed by it"),
-                "refs live by their own retention and the table's until then; protected = true counts already",
-            );
-        }
+    if is_branch && let Some(value) = section.value("on_pr_closed") {
+        section.reader().warning(
+            &value.span(),
+            "on_pr_closed comes with a later version: in this one no pull request is looked at",
+            "max_age and max_lifetime count already",
+        );
     }
     // Made even without a name, so that its other keys are checked.
     let has_name = name.is_some();

@@ -1,66 +1,31 @@
-//! `[[catalog]]`, `[storage]` and `[state]`: what Icewarden connects to.
+//! `[[catalog]]` and `[state]`: what Icewarden connects to.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use object_store::aws::AmazonS3ConfigKey;
 use reqwest::header::{HeaderName, HeaderValue};
 use toml::Spanned;
-use toml::de::DeValue;
 
 use super::{Names, place};
-use crate::config::raw::{Section, Text, closest, did_you_mean};
+use crate::config::raw::{Section, Text};
 use crate::config::{AuthConfig, CaFile, CatalogConfig, CatalogKind, RestConfig, Secret, StateConfig, default};
 use crate::model::LocationRules;
 
 /// The keys that only catalogs of type `rest` have.
-const REST_KEYS: [&str; 8] =
-    ["token", "token_file", "credential", "credential_file", "oauth2_server_uri", "scope", "ca_file", "headers"];
+const REST_KEYS: [&str; 9] = [
+    "token",
+    "token_file",
+    "credential",
+    "credential_file",
+    "oauth2_server_uri",
+    "scope",
+    "ca_file",
+    "headers",
+    "vended_credentials",
+];
 
 /// Headers that the HTTP client sets, or a request falls apart.
 const OWN_HEADERS: [&str; 5] = ["connection", "content-length", "content-type", "host", "transfer-encoding"];
-
-/// Options of an S3 store that people write, for suggestions; `object_store` knows more.
-const S3_OPTIONS: [&str; 38] = [
-    "access_key_id",
-    "allow_http",
-    "allow_invalid_certificates",
-    "bucket",
-    "checksum_algorithm",
-    "conditional_put",
-    "connect_timeout",
-    "copy_if_not_exists",
-    "default_region",
-    "disable_bulk_delete",
-    "disable_system_certificates",
-    "disable_tagging",
-    "endpoint",
-    "endpoint_url",
-    "http1_only",
-    "http2_only",
-    "imdsv1_fallback",
-    "metadata_endpoint",
-    "pool_idle_timeout",
-    "pool_max_idle_per_host",
-    "proxy_ca_certificate",
-    "proxy_excludes",
-    "proxy_url",
-    "randomize_addresses",
-    "read_timeout",
-    "region",
-    "request_payer",
-    "role_arn",
-    "role_session_name",
-    "s3_express",
-    "secret_access_key",
-    "server_side_encryption",
-    "session_token",
-    "skip_signature",
-    "timeout",
-    "unsigned_payload",
-    "user_agent",
-    "virtual_hosted_style_request",
-];
 
 pub(super) fn catalogs(root: &Section<'_>, rules: &LocationRules) -> Vec<CatalogConfig> {
     let sections = root.sections("catalog");
@@ -144,7 +109,8 @@ fn rest(section: &Section<'_>, uri: Option<&Text>) -> Option<CatalogKind> {
     let auth = auth(section);
     let ca = section.text("ca_file").and_then(|file| ca(section, &file));
     let headers = headers(section.section("headers"), &auth);
-    Some(CatalogKind::Rest(RestConfig { uri: base?, auth, headers, ca }))
+    let vended_credentials = section.boolean("vended_credentials").unwrap_or(default::VENDED_CREDENTIALS);
+    Some(CatalogKind::Rest(RestConfig { uri: base?, auth, headers, ca, vended_credentials }))
 }
 
 fn auth(section: &Section<'_>) -> AuthConfig {
@@ -229,67 +195,6 @@ fn headers(section: Section<'_>, auth: &AuthConfig) -> BTreeMap<String, Secret> 
     headers
 }
 
-/// `[storage."s3://bucket"]`, by the canonical name of the store.
-pub(super) fn storage(section: Section<'_>, rules: &LocationRules) -> BTreeMap<String, BTreeMap<String, Secret>> {
-    let reader = section.reader();
-    let mut names = Names::default();
-    let mut stores = BTreeMap::new();
-    for (key, _) in section.entries() {
-        let name = *key.get_ref();
-        let options = options(section.section(name));
-        let location = rules.parse(name).ok();
-        let Some(location) = location.filter(|location| location.scheme() == "s3" && location.key().is_empty()) else {
-            let message = format!("[storage.{name:?}] names no store that has options");
-            reader.error_with_hint(&key.span(), message, "the name of an S3 bucket, as in [storage.\"s3://bucket\"]");
-            continue;
-        };
-        if let Err(line) = names.take(location.store(), &key.span(), reader) {
-            reader.error(&key.span(), format!("[storage.{name:?}] is the same store as line {line} names"));
-            continue;
-        }
-        stores.insert(location.store().to_owned(), options);
-    }
-    section.close();
-    stores
-}
-
-fn options(section: Section<'_>) -> BTreeMap<String, Secret> {
-    let reader = section.reader();
-    let mut names: BTreeMap<String, String> = BTreeMap::new();
-    let mut options = BTreeMap::new();
-    for (key, value) in section.entries() {
-        let name = *key.get_ref();
-        // Some options of `object_store` end in `_file` themselves.
-        let from_file = name.strip_suffix("_file").filter(|_| AmazonS3ConfigKey::from_str(name).is_err());
-        let option = from_file.unwrap_or(name);
-        let Ok(known) = AmazonS3ConfigKey::from_str(option) else {
-            let close = closest(option, S3_OPTIONS.into_iter()).map(|close| format!("`{close}`"));
-            let suggestion = did_you_mean(close.as_deref());
-            reader.error(&key.span(), format!("unknown key `{name}` in {}{suggestion}", section.name()));
-            continue;
-        };
-        if let Some(before) = names.insert(known.as_ref().to_owned(), name.to_owned()) {
-            reader.error(&key.span(), format!("{} has both `{before}` and `{name}`", section.name()));
-        }
-        let secret = match value.get_ref() {
-            DeValue::String(_) if from_file.is_some() => section.text(name).and_then(|file| section.secret_of(file)),
-            DeValue::String(_) => section.text(name).map(|text| Spanned::new(text.at, Secret::new(text.value))),
-            DeValue::Boolean(flag) => Some(Spanned::new(value.span(), Secret::new(flag.to_string()))),
-            DeValue::Integer(number) => Some(Spanned::new(value.span(), Secret::new(number.to_string()))),
-            DeValue::Float(number) => Some(Spanned::new(value.span(), Secret::new(number.to_string()))),
-            other => {
-                section.wrong_type(name, &value.span(), "text, a number, or true or false", other);
-                None
-            }
-        };
-        if let Some(secret) = secret {
-            options.insert(option.to_owned(), secret.into_inner());
-        }
-    }
-    section.close();
-    options
-}
-
 pub(super) fn state(section: Section<'_>, rules: &LocationRules) -> StateConfig {
     let reader = section.reader();
     let database = section.text("database").and_then(|text| place::database(reader, "database", &text));
@@ -305,17 +210,5 @@ pub(super) fn state(section: Section<'_>, rules: &LocationRules) -> StateConfig 
     StateConfig {
         database: database.unwrap_or_else(|| Secret::new(default::STATE_DATABASE)),
         plans: plans.unwrap_or_else(|| default::STATE_PLANS.to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_option_that_is_suggested_exists() {
-        for option in S3_OPTIONS {
-            assert!(AmazonS3ConfigKey::from_str(option).is_ok(), "{option}");
-        }
     }
 }

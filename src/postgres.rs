@@ -110,8 +110,7 @@ pub(crate) fn sqlstate(error: &sqlx::Error) -> Option<&str> {
 pub(crate) fn was_rolled_back(error: &sqlx::Error) -> bool {
     // Classes of SQLSTATE: cardinality, data, constraints, transaction state, authorisation, rollback, syntax and
     // access, check option, resources, limits, object state, raised by a trigger.
-    const CLASSES: [&str; 14] =
-        ["21", "22", "23", "25", "27", "28", "2B", "40", "42", "44", "53", "54", "55", "P0"];
+    const CLASSES: [&str; 14] = ["21", "22", "23", "25", "27", "28", "2B", "40", "42", "44", "53", "54", "55", "P0"];
     const CANCELLED: &str = "57014";
     const COMPLETION_UNKNOWN: &str = "40003";
     let Some(said) = of_server(error) else { return false };

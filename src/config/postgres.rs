@@ -53,7 +53,9 @@ impl PostgresUrl {
                     return Err(format!("has a {key} that is no absolute path"));
                 }
                 "host" if !value.starts_with('/') => {
-                    return Err("has a parameter `host` that is no folder of a socket; write the host after @".to_owned());
+                    return Err(
+                        "has a parameter `host` that is no folder of a socket; write the host after @".to_owned()
+                    );
                 }
                 "host" => socket = Some(value.into_owned()),
                 _ => {}

@@ -139,7 +139,8 @@ fn everything_that_is_wrong_is_reported_at_once_with_its_place() {
 fn each_kind_of_problem_has_its_place_and_words() {
     let duration = "expected a duration such as \"5d\", \"36h\" or \"30m\" (units w, d, h, m, s, ms)";
     let location = "(hint: s3://bucket/prefix, file:///path, or file:./path beside this file)";
-    let database = "(hint: sqlite:///path, sqlite://./path beside this file, or postgres://user:password@host/database)";
+    let database =
+        "(hint: sqlite:///path, sqlite://./path beside this file, or postgres://user:password@host/database)";
     let floor = "(hint: only [guard] allow_floor_below_minimum = true allows less)";
     let variable = "(hint: write $${ for the two characters themselves)";
     let cases: Vec<(&str, Vec<String>)> = vec![

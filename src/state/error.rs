@@ -8,7 +8,9 @@ use crate::postgres;
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     /// `[state] database` is no address of a database.
-    #[error("[state] database {reason} (expected sqlite:///path/to/state.db or postgres://user:password@host/database)")]
+    #[error(
+        "[state] database {reason} (expected sqlite:///path/to/state.db or postgres://user:password@host/database)"
+    )]
     BadUrl {
         /// What is wrong with it. Never the address itself, which may hold a password.
         reason: String,
@@ -20,8 +22,11 @@ pub enum StateError {
         folder: PathBuf,
     },
     /// The database's file is something else, or is damaged.
-    #[error("{} is not a state database, or is damaged: {reason}; move it away, and a new one is created \
-             (history and pending marks start again, no data is lost)", database)]
+    #[error(
+        "{} is not a state database, or is damaged: {reason}; move it away, and a new one is created \
+             (history and pending marks start again, no data is lost)",
+        database
+    )]
     NotADatabase {
         /// The file.
         database: String,
@@ -84,8 +89,10 @@ pub enum StateError {
         tables: String,
     },
     /// The file, or its folder, cannot be written.
-    #[error("state database {} cannot be written: {reason}; make the file and its folder writable for this user",
-            database)]
+    #[error(
+        "state database {} cannot be written: {reason}; make the file and its folder writable for this user",
+        database
+    )]
     ReadOnly {
         /// The file.
         database: String,

@@ -28,7 +28,7 @@ pub(crate) fn python(script: &str, lake: &Path) -> String {
 }
 
 /// One of our Python scripts, to be given arguments.
-fn script_of_ours(script: &str) -> Command {
+pub(crate) fn script_of_ours(script: &str) -> Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop").join(script);
     let mut command = Command::new(variable("ICEWARDEN_PYTHON"));
     command.arg(script);

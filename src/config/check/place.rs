@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use toml::de::DeValue;
 use url::Url;
 
-use crate::config::{PostgresUrl, Secret};
 use crate::config::raw::{Section, Text};
 use crate::config::reader::Reader;
+use crate::config::{PostgresUrl, Secret};
 use crate::model::LocationRules;
 
 /// What a relative path is relative to.

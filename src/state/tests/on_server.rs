@@ -49,7 +49,10 @@ async fn a_server_that_cannot_be_used_is_told_in_words_that_help() {
     let mut connection = postgres::Server::of(&theirs).unwrap().connect().await.unwrap();
     connection.execute("CREATE TABLE runs (id INT); CREATE TABLE iceberg_tables (id INT)").await.unwrap();
     for (address, words) in [
-        (format!("postgres://icewarden:hunter2@{host}"), vec!["refuses us: password authentication failed", "check user"]),
+        (
+            format!("postgres://icewarden:hunter2@{host}"),
+            vec!["refuses us: password authentication failed", "check user"],
+        ),
         (named("hunter2_none"), vec!["refuses us", "does not exist"]),
         ("postgres://u:hunter2@127.0.0.1:1/d".into(), vec!["cannot be reached", "postgres://u@127.0.0.1:1/d"]),
         (format!("{good}?sslmode=require"), vec!["cannot open it"]),
@@ -115,7 +118,8 @@ async fn replicas_that_write_at_once_lose_nothing() {
     for outcome in futures::future::join_all((0..60).map(append)).await {
         outcome.unwrap();
     }
-    let row = sqlx::query("SELECT COUNT(*) AS n, MAX(seq) AS last FROM audit").fetch_one(&replicas[0].pool).await.unwrap();
+    let row =
+        sqlx::query("SELECT COUNT(*) AS n, MAX(seq) AS last FROM audit").fetch_one(&replicas[0].pool).await.unwrap();
     assert_eq!((row.try_get::<i64, _>("n").unwrap(), row.try_get::<i64, _>("last").unwrap()), (60, 60));
 }
 

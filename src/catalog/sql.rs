@@ -331,7 +331,7 @@ impl SqlCatalog {
             Err(error) if matches!(postgres::sqlstate(&error), Some("40001" | "40P01")) => {
                 CommitOutcome::Conflict { reason: told(&error), left_behind: Some(location) }
             }
-            Err(error) if was_not_applied(&error) => rejected(&error, Some(location)),
+            Err(error) if was_not_applied(&error) => rejected(&told(&error), Some(location)),
             Err(error) => CommitOutcome::Unknown { reason: format!("the catalog's answer was lost: {error}") },
         }
     }

@@ -196,8 +196,11 @@ fn a_lake_that_pyiceberg_wrote_in_postgres_is_cleaned_and_every_retained_row_is_
     let expected = Answer::of(&mut icewarden(&twin.config(), EXPIRE)).exits(0);
     let answer = run(EXPIRE).exits(0);
     for name in was.keys() {
-        let (here, there) = (answer.table(name), expected.table(name));
-        assert_eq!((&here["outcome"], &here["counts"]), (&there["outcome"], &there["counts"]), "{name}\n{answer}");
+        // Their sizes differ a little: they hold times and paths.
+        for count in ["expired_snapshots", "dropped_refs", "commits", "marked_objects", "deleted_objects"] {
+            let (here, there) = (&answer.table(name)["counts"][count], &expected.table(name)["counts"][count]);
+            assert_eq!(here, there, "{count} of {name}\n{answer}");
+        }
     }
     assert!(answer.table("sales.orders")["counts"]["deleted_objects"].as_u64().unwrap() > 20, "{answer}");
     run(SWEEP).exits(0);
@@ -316,7 +319,7 @@ fn a_holder_that_was_stopped_past_the_end_of_its_lease_neither_commits_nor_delet
     let was = (version(), here.lake.files());
 
     // Right before its commit, when it has looked at its lease already; nobody else came.
-    let answer = stopped(&here, &state, "before-commit", || {}).exits(1).says("held up");
+    let answer = stopped(&here, &state, "before-commit", || {}).exits(3).says("held up");
     assert_eq!((version(), here.lake.files()), was, "{answer}");
     // Right before it looks, and another one was at work meanwhile.
     let mut after = was.clone();
@@ -325,7 +328,7 @@ fn a_holder_that_was_stopped_past_the_end_of_its_lease_neither_commits_nor_delet
         assert_eq!(other.table("sales.orders")["outcome"], "done", "{other}");
         after = (version(), here.lake.files());
     });
-    let answer = answer.exits(1).says("the lease on the table was lost");
+    let answer = answer.exits(3).says("the lease on the table was lost");
     assert_ne!(after, was);
     assert_eq!((version(), here.lake.files()), after, "{answer}");
     // Right before a delete.
@@ -435,7 +438,7 @@ fn a_commit_that_the_server_refuses_is_rejected_and_a_busy_row_too() {
         let outcome = commit(&catalog, &base, "audit").await;
         let CommitOutcome::Rejected { reason, .. } = outcome else { panic!("{outcome:?}") };
         assert!(reason.contains("lock timeout"), "{reason}");
-        drop(writing);
+        writing.rollback().await.unwrap();
         assert_eq!(commit(&catalog, &base, "audit").await, CommitOutcome::Committed);
     });
 }

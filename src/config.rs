@@ -105,7 +105,7 @@ pub struct CatalogConfig {
 /// How a catalog is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CatalogKind {
-    /// JDBC layout; `sqlite:///path` (the URI may hold a password, so it is a secret).
+    /// JDBC layout; `sqlite:///path` or `postgres://…` (the URI may hold a password, so it is a secret).
     Sql {
         /// The database, its path absolute.
         uri: Secret,
@@ -161,7 +161,7 @@ pub struct CaFile {
 /// `[state]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateConfig {
-    /// `sqlite:///path`.
+    /// `sqlite:///path` or `postgres://…`.
     pub database: Secret,
     /// `file:///path` or `s3://bucket/prefix`.
     pub plans: String,

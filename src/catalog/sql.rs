@@ -476,15 +476,12 @@ fn told(error: &sqlx::Error) -> String {
 /// Whether the database is sure to have rolled the statement back. What is not listed of SQLite's errors (IO errors, a
 /// corrupt file) may show itself only after the commit record was written.
 fn was_not_applied(error: &sqlx::Error) -> bool {
-    if postgres::was_rolled_back(error) {
-        return true;
-    }
     // Primary result codes: ERROR, PERM, BUSY, LOCKED, READONLY, FULL, CANTOPEN, CONSTRAINT, AUTH.
     const ROLLED_BACK: [i32; 9] = [1, 3, 5, 6, 8, 13, 14, 19, 23];
-    let sqlx::Error::Database(said) = error else { return false };
     if postgres::sqlstate(error).is_some() {
-        return false;
+        return postgres::was_rolled_back(error);
     }
+    let sqlx::Error::Database(said) = error else { return false };
     let code = said.code().and_then(|code| code.parse::<i32>().ok());
     code.is_some_and(|extended| ROLLED_BACK.contains(&(extended & 0xff)))
 }

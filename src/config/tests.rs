@@ -107,6 +107,16 @@ fn the_examples_are_good() {
     assert_eq!(config.state.database.reveal(), "sqlite:///my/lake/icewarden.db");
     assert_eq!(config.catalogs[0].warehouse.as_deref(), Some("file:///my/lake/warehouse"));
 
+    let postgres = include_str!("../../config/examples/postgres.toml");
+    let env = |name: &str| Some(format!("{}%40", name.to_lowercase()));
+    let read = |_: &Path| Ok(SECRET.to_owned());
+    let (config, warnings) =
+        Config::parse(postgres, "postgres.toml", &Sources { folder: Path::new("/"), env: &env, read: &read }).unwrap();
+    assert_eq!(serious(warnings), []);
+    let state = PostgresUrl::parse(&config.state.database).unwrap();
+    assert_eq!(state.reveal().password(), Some("state_password%40"));
+    assert_eq!(state.to_string(), "postgres://icewarden@db.example.com/icewarden");
+
     let rest = include_str!("../../config/examples/rest-s3.toml");
     let env = |name: &str| (name == "S3_ACCESS_KEY_ID").then(|| "key".to_owned());
     let read = |_: &Path| Ok(SECRET.to_owned());

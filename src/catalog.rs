@@ -112,6 +112,14 @@ impl Catalog {
         }
     }
 
+    /// What to do in place of ours where the catalog has branches of its own, which no metadata file tells of.
+    pub fn keeps_house(&self) -> Option<&'static str> {
+        match self {
+            Self::Rest(catalog) => catalog.keeps_house(),
+            Self::Sql(_) | Self::Broken { .. } => None,
+        }
+    }
+
     /// Every table of every namespace, sorted by name.
     pub async fn list_tables(&self) -> Result<Vec<ListedTable>, CatalogError> {
         match self {

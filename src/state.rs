@@ -28,6 +28,7 @@ mod audit;
 mod drops;
 mod error;
 mod findings;
+mod fork_points;
 mod holds;
 mod intents;
 mod keeps;

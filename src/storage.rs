@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use object_store::aws::AmazonS3Builder;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 
@@ -180,10 +181,10 @@ impl Storage {
     }
 
     fn locate(&self, location: &str) -> Result<Place, StorageError> {
-        self.place(&self.rules.parse(location)?)
+        self.object(&self.rules.parse(location)?)
     }
 
-    fn place(&self, location: &Location) -> Result<Place, StorageError> {
+    fn object(&self, location: &Location) -> Result<Place, StorageError> {
         let path = location.object_path()?;
         let (store, loan) = self.store_of(location)?;
         Ok(Place { store, path, loan })
@@ -191,7 +192,7 @@ impl Storage {
 
     fn store_of(&self, location: &Location) -> Result<(Arc<dyn ObjectStore>, Option<Loan>), StorageError> {
         let options = self.options.get(location.store());
-        if let Some((lent, grant)) = self.grant(location) {
+        if let Some((lent, grant)) = self.lent_for(location) {
             let loan = Loan { lent: lent.clone(), generation: lent.generation(), is_renewed: false };
             let store = lent.store(grant, location, || open::open(location, options, Some((lent, grant))))?;
             return Ok((store, Some(loan)));
@@ -205,10 +206,14 @@ impl Storage {
         Ok((store, None))
     }
 
-    /// What the table's catalog lends for this location, if anything.
-    fn grant(&self, location: &Location) -> Option<(&Lent, &Grant)> {
+    fn lent_for(&self, location: &Location) -> Option<(&Lent, &Grant)> {
         let lent = self.lent.as_ref()?;
         Some((lent, lent.grant(location)?))
+    }
+
+    /// An S3 client for this location's bucket.
+    fn s3(&self, location: &Location) -> Result<AmazonS3Builder, StorageError> {
+        open::s3(location, self.options.get(location.store()), self.lent_for(location))
     }
 
     /// After a request for an object that failed: sends it again by returning, or gives back the error.

@@ -4,9 +4,11 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.List;
+import java.util.Map;
 import org.apache.iceberg.ManifestContent;
 import org.apache.iceberg.ManifestFile;
 import org.apache.iceberg.ManifestFiles;
+import org.apache.iceberg.PartitionSpec;
 import org.apache.iceberg.inmemory.InMemoryFileIO;
 import org.apache.iceberg.io.CloseableIterable;
 
@@ -20,6 +22,7 @@ import org.apache.iceberg.io.CloseableIterable;
 public class JavaRead {
   static final int WARM = 20;
   static final int ROUNDS = 7;
+  static final Map<Integer, PartitionSpec> SPECS = Map.of(0, PartitionSpec.unpartitioned());
 
   public static void main(String[] args) throws Exception {
     for (String arg : args) {
@@ -32,7 +35,7 @@ public class JavaRead {
         long count = 0;
         long hash = 0;
         long began = ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime();
-        try (CloseableIterable<String> paths = ManifestFiles.readPaths(manifest, io, null)) {
+        try (CloseableIterable<String> paths = ManifestFiles.readPaths(manifest, io, SPECS)) {
           for (String path : paths) {
             count++;
             hash = 31 * hash + path.hashCode();

@@ -56,6 +56,7 @@ pub struct RestCatalog {
     separator: String,
     /// Whether the server lists commits among what it offers; none where it lists nothing.
     offers_commits: Option<bool>,
+    is_nessie: bool,
     storage: Storage,
     /// Whether the server is asked to lend keys to storage.
     lends: bool,
@@ -98,7 +99,7 @@ struct ConfigAnswer {
     #[serde(default)]
     defaults: Option<BTreeMap<String, Value>>,
     #[serde(default)]
-    endpoints: Option<Vec<Value>>,
+    endpoints: Option<Value>,
 }
 
 impl ConfigAnswer {
@@ -145,10 +146,12 @@ impl RestCatalog {
         let base = format!("{}/v1{prefix}", server.trim_end_matches('/'));
         let separator = config.get("namespace-separator").unwrap_or(DEFAULT_SEPARATOR).to_owned();
         let (name, uri, warehouse) = (name.to_owned(), uri.to_owned(), warehouse.map(str::to_owned));
+        let is_nessie = config.get("nessie.is-nessie-catalog") == Some("true");
         let (lister, takes_one_id) = (HeldLister::default(), Arc::default());
-        let offers_commits = config
-            .endpoints
-            .map(|offered| offered.iter().any(|endpoint| endpoint.as_str().is_some_and(is_commit_endpoint)));
+        // Other things than a list tell nothing.
+        let offered = config.endpoints.as_ref().and_then(Value::as_array);
+        let offers_commits =
+            offered.map(|all| all.iter().any(|endpoint| endpoint.as_str().is_some_and(is_commit_endpoint)));
         Ok(Self {
             name,
             client,
@@ -160,10 +163,16 @@ impl RestCatalog {
             base,
             separator,
             offers_commits,
+            is_nessie,
             storage,
             lends,
             takes_one_id,
         })
+    }
+
+    /// As [`super::Catalog::keeps_house`]. Nessie sets `gc.enabled = false` on all of its tables.
+    pub fn keeps_house(&self) -> Option<&'static str> {
+        self.is_nessie.then_some("Nessie keeps branches of its own: clean its tables with Nessie's own tool, nessie-gc")
     }
 
     /// The name of its `[[catalog]]`.

@@ -40,20 +40,35 @@ pub(super) async fn all(
     let rules = storage.rules();
     let warehouses: Vec<Root> =
         config.catalogs.iter().filter_map(|catalog| rules.root(catalog.warehouse.as_deref()?).ok()).collect();
-    let mut tables = Vec::new();
+    let mut tables: Vec<(Root, Root)> = Vec::new();
+    // What a catalog lends for a table holds in the table's own folder only.
+    let mut lent: BTreeMap<Root, (Root, &Storage)> = BTreeMap::new();
     for table in lake.iter().flat_map(|catalog| &catalog.tables) {
         let Ok(loaded) = &table.loaded else { continue };
-        tables.extend(metadata_folder(&loaded.metadata_location, rules));
-        tables.extend(table.roots.iter().flat_map(|roots| &roots.roots).map(|root| (root.clone(), root.clone())));
+        let roots = table.roots.iter().flat_map(|roots| &roots.roots).map(|root| (root.clone(), root.clone()));
+        for (root, sample) in metadata_folder(&loaded.metadata_location, rules).into_iter().chain(roots) {
+            if loaded.storage.is_lent(&sample) {
+                lent.entry(sample.clone()).or_insert_with(|| (root.clone(), &loaded.storage));
+            }
+            tables.push((root, sample));
+        }
     }
-    let places = places(&warehouses, &tables);
-    let mut buckets: BTreeMap<String, Root> = BTreeMap::new();
-    for place in &places {
-        buckets.entry(store_of(&place.folder)).or_insert_with(|| place.folder.clone());
+    let places: Vec<(Root, Root, &Storage)> = places(&warehouses, &tables)
+        .into_iter()
+        // A warehouse without tables: where keys are lent, there are none for it.
+        .filter(|place| place.folder != place.sample || lent.is_empty() || lent.contains_key(&place.sample))
+        .map(|Place { folder, sample }| match lent.get(&sample) {
+            Some((root, lent)) => (root.clone(), sample, *lent),
+            None => (folder, sample, storage),
+        })
+        .collect();
+    let mut buckets: BTreeMap<String, (&Root, &Storage)> = BTreeMap::new();
+    for (folder, _, storage) in &places {
+        buckets.entry(store_of(folder)).or_insert((folder, storage));
     }
     let (used, told) = tokio::join!(
-        join_all(places.iter().map(|place| used(storage, &place.folder, &place.sample, request))),
-        join_all(buckets.iter().map(|(name, folder)| of_bucket(storage, name, folder))),
+        join_all(places.iter().map(|(folder, sample, storage)| used(storage, folder, sample, request))),
+        join_all(buckets.iter().map(|(name, (folder, storage))| of_bucket(storage, name, folder))),
     );
     used.into_iter().chain(told.into_iter().flatten()).collect()
 }

@@ -176,7 +176,12 @@ pub(super) struct OfTable<'a, T> {
 
 async fn list(lake: &Lake, patterns: &[Pattern], json: bool) -> Result<u8, RunError> {
     let (all, failed) = branches(lake, patterns, &super::actor()).await?;
+    let mut without = 0;
     for of_table in &all {
+        if of_table.branches.is_empty() && of_table.dropped.is_empty() {
+            without += 1;
+            continue;
+        }
         let (table, branches) = (&of_table.table, &of_table.branches);
         if json {
             for branch in branches {
@@ -188,6 +193,9 @@ async fn list(lake: &Lake, patterns: &[Pattern], json: bool) -> Result<u8, RunEr
         } else {
             listed(of_table);
         }
+    }
+    if without > 0 && !json {
+        print::line(format!("{} with no branch beside main", counted(without, "table")));
     }
     for error in &failed {
         print::error(error);
@@ -234,6 +242,8 @@ fn row(branch: &Branch, now: Timestamp) -> Vec<String> {
     let behind = match (branch.behind_main, branch.forked_at) {
         (Some(0), _) => "not at all".to_owned(),
         (Some(commits), Some(at)) => format!("{}, {}", counted(commits, "commit"), now.since(at).show()),
+        // What lies between was expired.
+        (None, Some(at)) => now.since(at).show(),
         _ => "?".to_owned(),
     };
     let policy = match limit.map(|limit| &limit.source) {

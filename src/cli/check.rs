@@ -22,7 +22,8 @@ pub(super) async fn command(
     if json {
         items.iter().for_each(print::json);
     } else {
-        let column = items.iter().map(|item| about(item).chars().count()).max().unwrap_or(0).min(ABOUT);
+        let widths = items.iter().map(|item| about(item).chars().count());
+        let column = widths.filter(|width| *width <= ABOUT).max().unwrap_or(ABOUT);
         items.iter().flat_map(|item| lines(item, column)).for_each(print::line);
         print::line(summary(&items));
     }

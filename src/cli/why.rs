@@ -8,9 +8,10 @@ use super::text::{minute, size};
 use super::{failed, print};
 use crate::error::Error;
 use crate::inventory::reach::{Reader, Scope};
-use crate::model::{FileKind, Location, ObjectFacts, PlanId, RunId, TableName};
+use crate::model::{FileKind, Location, ObjectFacts, PlanId, RunId, TableName, TableRoots};
 use crate::run::{Lake, RunError};
 use crate::state::{Keep, Line, ListFile, MarkFilter, MarkList, MarkStatus};
+use crate::storage::Storage;
 
 /// One thing that is known of the file, as `--json` prints it.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -58,7 +59,7 @@ pub(super) async fn command(lake: &Lake, text: &str, json: bool) -> Result<u8, R
     let rules = lake.hands.storage.rules();
     let location = rules.parse(text).map_err(|error| RunError::Rejected(error.to_string()))?;
     let mut facts: Vec<(String, Fact)> = Vec::new();
-    match lake.hands.storage.head(location.raw()).await {
+    match storage_of(lake, &location).await?.head(location.raw()).await {
         Ok(found) => facts.push((format!("it is there: {}", size(found.size)), Fact::Object { object: found })),
         Err(error) => facts.push((format!("the store: {}", error.reason), Fact::Store { store: error.reason })),
     }
@@ -166,6 +167,18 @@ async fn outcome(lake: &Lake, file: &str, location: &Location) -> Result<Option<
         }
     }
     Ok(None)
+}
+
+/// What the file is asked for with: as the table in whose folder it lies, if that can be loaded.
+async fn storage_of(lake: &Lake, location: &Location) -> Result<Storage, RunError> {
+    let world = lake.survey().await?;
+    let holds = |roots: &&TableRoots| roots.roots.iter().any(|root| root.contains(location));
+    let table = world.roots.iter().find(holds).map(|roots| &roots.table);
+    let loaded = match table.and_then(|table| Some((lake.catalog(&table.catalog)?, table))) {
+        Some((catalog, table)) => catalog.load(table).await.ok(),
+        None => None,
+    };
+    Ok(loaded.map_or_else(|| lake.hands.storage.clone(), |loaded| loaded.storage))
 }
 
 /// The tables in whose folders it lies, and whether they refer to it now.

@@ -66,7 +66,14 @@ pub struct Seen {
 ///
 /// The old ref of that name is gone. Not so one that was set back to an ancestor of its head: whether that was a
 /// rollback or a new branch at the old one's base nobody can tell, and a rollback may be taken back.
-pub fn see(state: &TableState, known: &BTreeMap<RefName, Sighting>, now: Timestamp) -> Seen {
+///
+/// `fork_points` are those of refs that are not known: what is left of a lost memory, where the table still has them.
+pub fn see(
+    state: &TableState,
+    known: &BTreeMap<RefName, Sighting>,
+    fork_points: &BTreeMap<RefName, SnapshotId>,
+    now: Timestamp,
+) -> Seen {
     let lineage = Lineage::new(&state.snapshots);
     let main = state.refs.get(&RefName::from(RefName::MAIN));
     let on_main = lineage.led_to(main);
@@ -76,7 +83,8 @@ pub fn see(state: &TableState, known: &BTreeMap<RefName, Sighting>, now: Timesta
         let first_seen = before.map_or(now, |before| before.first_seen.min(now));
         let fork_point = match before {
             Some(before) => before.fork_point,
-            None => fork_point(&lineage, &on_main, name, r),
+            None if known.contains_key(name) => fork_point(&lineage, &on_main, name, r),
+            None => told(&lineage, fork_points, name, r).or_else(|| fork_point(&lineage, &on_main, name, r)),
         };
         let in_force = before.map_or(r.retention, |before| in_force(r, before));
         let (kind, head, own) = (r.kind, r.snapshot, r.retention);
@@ -98,6 +106,16 @@ pub fn see(state: &TableState, known: &BTreeMap<RefName, Sighting>, now: Timesta
         })
     };
     Seen { refs: state.refs.iter().map(sighting).collect(), gone: known.iter().filter_map(gone).collect() }
+}
+
+fn told(
+    lineage: &Lineage<'_>,
+    fork_points: &BTreeMap<RefName, SnapshotId>,
+    name: &RefName,
+    r: &Ref,
+) -> Option<SnapshotId> {
+    let is_branch = r.kind == RefKind::Branch && !name.is_main();
+    fork_points.get(name).copied().filter(|id| is_branch && lineage.get(*id).is_some())
 }
 
 fn fork_point(lineage: &Lineage<'_>, on_main: &HashSet<SnapshotId>, name: &RefName, r: &Ref) -> Option<SnapshotId> {

@@ -31,10 +31,14 @@ fn at(id: i64) -> Ref {
     branch(id, Retention::default())
 }
 
+fn see_refs(state: &TableState, known: &BTreeMap<RefName, Sighting>, now: Timestamp) -> Seen {
+    see(state, known, &BTreeMap::new(), now)
+}
+
 fn seen(state: &TableState, before: &TableState) -> (Seen, Sighting) {
-    let first = see(before, &BTreeMap::new(), Timestamp(10));
+    let first = see_refs(before, &BTreeMap::new(), Timestamp(10));
     assert_eq!(first.gone, []);
-    let seen = see(state, &first.refs, Timestamp(20));
+    let seen = see_refs(state, &first.refs, Timestamp(20));
     (seen, first.refs[&RefName::from("pr")])
 }
 
@@ -68,7 +72,7 @@ fn a_ref_is_the_same_while_its_head_comes_from_the_head_that_was_seen() {
 #[test]
 fn a_ref_that_is_gone_is_told_once_with_all_that_it_takes_to_set_it_again() {
     let there = table(Some(1), Some(branch(3, retention(Some(2), Some(7)))));
-    let known = see(&there, &BTreeMap::new(), Timestamp(10)).refs;
+    let known = see_refs(&there, &BTreeMap::new(), Timestamp(10)).refs;
     let (gone, main_too) = (table(Some(1), None), table(None, None));
     let expected = DroppedRef {
         name: "pr".into(),
@@ -78,14 +82,14 @@ fn a_ref_that_is_gone_is_told_once_with_all_that_it_takes_to_set_it_again() {
         by: None,
     };
     for state in [&gone, &main_too] {
-        let after = see(state, &known, Timestamp(20));
+        let after = see_refs(state, &known, Timestamp(20));
         assert_eq!(after.gone, std::slice::from_ref(&expected), "main is never among them");
-        assert_eq!(see(state, &after.refs, Timestamp(30)).gone, []);
+        assert_eq!(see_refs(state, &after.refs, Timestamp(30)).gone, []);
     }
-    let back = see(&there, &see(&gone, &known, Timestamp(20)).refs, Timestamp(30));
+    let back = see_refs(&there, &see_refs(&gone, &known, Timestamp(20)).refs, Timestamp(30));
     assert_eq!(back.refs[&RefName::from("pr")].first_seen, Timestamp(30));
     // A clock that was set back makes nothing younger.
-    assert_eq!(see(&there, &known, Timestamp(5)).refs[&RefName::from("pr")].first_seen, Timestamp(5));
+    assert_eq!(see_refs(&there, &known, Timestamp(5)).refs[&RefName::from("pr")].first_seen, Timestamp(5));
 }
 
 #[test]
@@ -106,7 +110,7 @@ fn retention_is_lost_only_while_the_head_moves() {
         assert_eq!((sighting.own, sighting.in_force), (after.1, in_force), "{what}");
         // At the same head it stays lost; given again, it is the ref's own.
         let state = table(None, Some(branch(after.0, after.1)));
-        let again = see(&state, &seen.refs, Timestamp(30)).refs[&RefName::from("pr")];
+        let again = see_refs(&state, &seen.refs, Timestamp(30)).refs[&RefName::from("pr")];
         assert_eq!(again.in_force, in_force, "{what}");
     }
 }
@@ -115,7 +119,7 @@ fn retention_is_lost_only_while_the_head_moves() {
 fn the_fork_point_is_where_a_branch_left_main_when_it_was_first_seen() {
     for (main, head, fork_point) in [(Some(3), 4, Some(1)), (Some(3), 2, Some(2)), (Some(3), 7, None), (None, 3, None)]
     {
-        let seen = see(&table(main, Some(at(head))), &BTreeMap::new(), Timestamp(10)).refs;
+        let seen = see_refs(&table(main, Some(at(head))), &BTreeMap::new(), Timestamp(10)).refs;
         assert_eq!(seen[&RefName::from("pr")].fork_point, fork_point.map(SnapshotId), "{main:?} {head}");
         if main.is_some() {
             assert_eq!(seen[&RefName::from("main")].fork_point, None);
@@ -124,4 +128,17 @@ fn the_fork_point_is_where_a_branch_left_main_when_it_was_first_seen() {
     // Main was moved onto the branch: the branch's base stays the one that it was cut from.
     let (seen, _) = seen(&table(Some(3), Some(at(3))), &table(Some(1), Some(at(2))));
     assert_eq!(seen.refs[&RefName::from("pr")].fork_point, Some(SnapshotId(1)));
+}
+
+#[test]
+fn a_fork_point_that_is_told_counts_for_a_branch_that_is_not_known_and_while_the_table_has_it() {
+    let pr = RefName::from("pr");
+    let of = |main: i64, id: i64, known: bool| {
+        let table = table(Some(main), Some(at(4)));
+        let known = if known { see_refs(&table, &BTreeMap::new(), Timestamp(1)).refs } else { BTreeMap::new() };
+        see(&table, &known, &[(pr.clone(), SnapshotId(id))].into(), Timestamp(2)).refs[&pr].fork_point
+    };
+    assert_eq!(of(4, 1, false), Some(SnapshotId(1)), "main was moved onto it meanwhile");
+    assert_eq!(of(4, 99, false), Some(SnapshotId(4)), "which is gone");
+    assert_eq!(of(4, 1, true), Some(SnapshotId(4)));
 }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{Lake, RunError, begin, end, failed, no_catalog, selected, unlisted};
 use crate::apply::commit::Ended;
-use crate::apply::{Work, change, lease};
+use crate::apply::{Hands, Work, change, lease};
 use crate::catalog::LoadedTable;
 use crate::clock::Clock;
 use crate::config::Pattern;
@@ -17,6 +17,7 @@ use crate::model::{DroppedRef, Ref, RefName, RunId, TableName, Timestamp};
 use crate::plan::change::{ChangedRef, RefChange, Refused, Wanted, drop, restore, retain};
 use crate::plan::roots::Shared;
 use crate::report::{Job, Outcome, RunReport, TableReport};
+use crate::state::KnownRefs;
 use crate::sweep;
 
 /// Conflicts are answered with new tries for this long.
@@ -156,7 +157,7 @@ async fn planned(
         Wanted::Retain(settings) => retain(state, name, *settings),
         Wanted::Restore(new_name) => {
             // First what is gone since the last look.
-            work.hands.state.see_refs(&loaded.name.catalog, uuid, state, work.now).await?;
+            see(work, loaded, uuid).await?;
             let known = work.hands.state.drops(&loaded.name.catalog, uuid).await?;
             let known: Vec<DroppedRef> = known.into_iter().map(|record| record.dropped).collect();
             restore(state, name, new_name.as_ref(), &known)
@@ -165,13 +166,18 @@ async fn planned(
     })
 }
 
+async fn see(work: &Work<'_>, loaded: &LoadedTable, uuid: Uuid) -> Result<KnownRefs, Error> {
+    let Hands { state, plans, .. } = work.hands;
+    Ok(plans.see_refs(state, (&loaded.name.catalog, uuid), &loaded.state, work.now).await?)
+}
+
 /// Writes down what it takes to set a ref again, before it goes (safety rule 15).
 async fn record(work: &Work<'_>, loaded: &LoadedTable, uuid: Uuid, change: &RefChange) -> Result<(), Error> {
     let catalog = &loaded.name.catalog;
     if change.dropped().next().is_none() {
         return Ok(());
     }
-    let known = work.hands.state.see_refs(catalog, uuid, &loaded.state, work.now).await?;
+    let known = see(work, loaded, uuid).await?;
     let of = |name: &RefName| {
         let (r, seen) = (loaded.state.refs.get(name)?, known.refs.get(name)?);
         let r = Ref { retention: seen.in_force, ..r.clone() };

@@ -102,13 +102,13 @@ async fn of_table(lake: &Lake, name: &TableName, actor: &str, now: Timestamp) ->
     let values =
         values::resolve(state, &expire::inputs(&lake.hands.config, &RunRequest::look(Job::Expire, actor), name, now))?;
     let facts = expire::facts(&work, &loaded, uuid, &values).await?;
-    let known = lake.hands.state.see_refs(&name.catalog, uuid, state, now).await?.refs;
+    let known = lake.hands.plans.see_refs(&lake.hands.state, (&name.catalog, uuid), state, now).await?.refs;
     let Ok(plan) = retention::plan(state, &values, &facts) else { return Ok(None) };
     // Also of those that nothing gives an age.
     let is_branch = |name: &&RefName| !name.is_main() && state.refs[*name].kind == RefKind::Branch;
     let wanted: BTreeMap<RefName, Age> =
         state.refs.keys().filter(is_branch).map(|name| (name.clone(), Age(i64::MAX))).collect();
-    let created = created::created(&lake.hands.storage, &loaded, &wanted, &known, now).await;
+    let created = created::created(&loaded.storage, &loaded, &wanted, &known, now).await;
     let lineage = Lineage::new(&state.snapshots);
     let at = |id: SnapshotId| lineage.get(id).map(|snapshot| snapshot.at);
     let of = |decision: &crate::plan::RefDecision| {

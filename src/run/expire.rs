@@ -47,6 +47,7 @@ pub(super) async fn table(
     report.uuid = loaded.state.uuid;
     // Before the lease, which twins share.
     if place_or_skip(&lake.hands, &loaded, world, now, report).await?.is_none() {
+        report.advice = catalog.keeps_house().map(str::to_owned);
         return Ok(());
     }
     let Some(uuid) = loaded.state.uuid else { return Ok(()) };
@@ -202,8 +203,8 @@ pub(super) async fn facts(
     uuid: Uuid,
     values: &ExpireValues,
 ) -> Result<RefFacts, Error> {
-    let Hands { state, config, .. } = work.hands;
-    let known = state.see_refs(&loaded.name.catalog, uuid, &loaded.state, work.now).await?;
+    let Hands { state, plans, config, .. } = work.hands;
+    let known = plans.see_refs(state, (&loaded.name.catalog, uuid), &loaded.state, work.now).await?;
     let refs = || known.refs.iter();
     let in_force = |(name, seen): (&RefName, &Sighting)| {
         let r = Ref { snapshot: seen.head, kind: seen.kind, retention: seen.in_force };

@@ -22,18 +22,20 @@ pub struct KnownRefs {
 
 impl State {
     /// Records the refs of a table as they are seen now, and those that are gone since the last look; tells what is
-    /// known of them. In one transaction: of two runs at once, the later one goes on from what the other has recorded.
+    /// known of them. Fork points that are told count for refs that were not seen before.
+    /// In one transaction: of two runs at once, the later one goes on from what the other has recorded.
     pub async fn see_refs(
         &self,
         catalog: &str,
         uuid: Uuid,
         state: &TableState,
+        fork_points: &BTreeMap<RefName, SnapshotId>,
         now: Timestamp,
     ) -> Result<KnownRefs, StateError> {
         let doing = "record the refs of a table";
         let mut transaction = self.write(doing).await?;
         let known = sightings(&mut transaction, catalog, uuid).await.map_err(self.failed(doing))?;
-        let seen = see(state, &known, now);
+        let seen = see(state, &known, fork_points, now);
         for name in known.keys().filter(|name| !seen.refs.contains_key(*name)) {
             sqlx::query("DELETE FROM sightings WHERE uuid = $1 AND catalog = $2 AND ref_name = $3")
                 .bind(uuid.to_string())
@@ -70,6 +72,25 @@ impl State {
         let dropped = self.see_gone(&mut transaction, catalog, uuid, state, seen.gone, now).await?;
         transaction.commit().await.map_err(self.failed(doing))?;
         Ok(KnownRefs { refs: seen.refs, dropped })
+    }
+}
+
+impl State {
+    /// Where the branches of a table left `main`; `None` for a table that was never seen.
+    pub(super) async fn fork_points(
+        &self,
+        catalog: &str,
+        uuid: Uuid,
+    ) -> Result<Option<BTreeMap<RefName, SnapshotId>>, StateError> {
+        let rows = sqlx::query("SELECT * FROM sightings WHERE uuid = $1 AND catalog = $2")
+            .bind(uuid.to_string())
+            .bind(catalog)
+            .fetch_all(&self.pool)
+            .await
+            .and_then(|rows| rows.iter().map(from_row).collect::<Result<Vec<_>, _>>())
+            .map_err(self.failed("read what is known of refs"))?;
+        let of = |(name, seen): (RefName, Sighting)| Some((name, seen.fork_point?));
+        Ok((!rows.is_empty()).then(|| rows.into_iter().filter_map(of).collect()))
     }
 }
 

@@ -726,7 +726,11 @@ async fn refs_are_remembered_from_their_first_sighting_until_they_are_gone() {
         (RefName::from(name), Sighting { kind, head, first_seen, last_seen, own, in_force, fork_point: None })
     };
     let see = async |catalog: &str, uuid: u128, refs: &[(&str, i64)], hours: i64| {
-        state.see_refs(catalog, Uuid::from_u128(uuid), &table(refs), at(hours)).await.unwrap().refs
+        state
+            .see_refs(catalog, Uuid::from_u128(uuid), &table(refs), &std::collections::BTreeMap::new(), at(hours))
+            .await
+            .unwrap()
+            .refs
     };
     assert_eq!(
         see("lake", 1, &[("a", 1), ("b", -2)], 0).await,
@@ -763,7 +767,10 @@ async fn a_ref_that_is_gone_is_remembered_until_another_holds_its_snapshots_or_t
     };
     let uuid = Uuid::from_u128(1);
     let see = async |snapshots: i64, refs: &[(&str, i64)], hours: i64| {
-        let known = state.see_refs("lake", uuid, &table(snapshots, refs), at(hours)).await.unwrap();
+        let known = state
+            .see_refs("lake", uuid, &table(snapshots, refs), &std::collections::BTreeMap::new(), at(hours))
+            .await
+            .unwrap();
         known.dropped.into_iter().map(|gone| (gone.name.to_string(), gone.at, gone.by)).collect::<Vec<_>>()
     };
     let gone = |name: &str, hours: i64, by: Option<&str>| (name.to_owned(), at(hours), by.map(ToOwned::to_owned));
@@ -782,7 +789,10 @@ async fn a_ref_that_is_gone_is_remembered_until_another_holds_its_snapshots_or_t
     assert_eq!(all, [("saved", None), ("b", Some(at(7))), ("a", Some(at(5)))], "the latest first");
     assert_eq!(state.drops("other", uuid).await.unwrap(), []);
     // Recorded, but its commit failed: it is there still.
-    state.see_refs("lake", uuid, &table(2, &[("main", 1), ("c", 2)]), at(8)).await.unwrap();
+    state
+        .see_refs("lake", uuid, &table(2, &[("main", 1), ("c", 2)]), &std::collections::BTreeMap::new(), at(8))
+        .await
+        .unwrap();
     let drop = DroppedRef { name: "c".into(), r: r(2), at: at(9), ..drop };
     state.record_drops("lake", uuid, &[drop]).await.unwrap();
     assert_eq!(see(2, &[("main", 1), ("c", 2)], 10).await, []);

@@ -50,7 +50,7 @@ impl Storage {
         // By store: where keys are lent there may be several for one bucket.
         let mut batches: BTreeMap<(&str, Option<String>), Batch> = BTreeMap::new();
         for (index, location) in locations.iter().enumerate() {
-            match self.place(location) {
+            match self.object(location) {
                 Ok(Place { store, path, loan }) => {
                     let prefix = loan.as_ref().and_then(|loan| Some(loan.lent.grant(location)?.prefix.clone()));
                     let batch = batches.entry((location.store(), prefix));

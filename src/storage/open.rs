@@ -25,19 +25,11 @@ pub(super) fn open(
     options: Option<&Options>,
     lent: Option<(&Lent, &Grant)>,
 ) -> Result<Arc<dyn ObjectStore>, StorageError> {
-    let unavailable = |reason: String| StorageError {
-        location: location.raw().to_owned(),
-        kind: StorageErrorKind::Unavailable,
-        reason,
-    };
-    let failed = |error: object_store::Error| unavailable(error.to_string());
+    let failed = |error: object_store::Error| unavailable(location, &error);
     install_crypto();
     match location.scheme() {
         "file" => Ok(Arc::new(LocalFileSystem::new().with_fsync(true))),
-        "s3" => {
-            let builder = s3(location, options, lent).map_err(failed)?;
-            Ok(Arc::new(builder.build().map_err(failed)?))
-        }
+        "s3" => Ok(Arc::new(s3(location, options, lent)?.build().map_err(failed)?)),
         "gs" => {
             let mut builder =
                 GoogleCloudStorageBuilder::from_env().with_bucket_name(location.authority()).with_retry(retries());
@@ -69,28 +61,39 @@ pub(super) fn open(
             }
             Ok(Arc::new(builder.build().map_err(failed)?))
         }
-        other => Err(unavailable(format!("no store is known for {other}:// (known: file, s3, gs, abfss)"))),
+        other => {
+            let reason = format!("no store is known for {other}:// (known: file, s3, gs, abfss)");
+            Err(unavailable(location, &reason))
+        }
     }
 }
 
-fn retries() -> RetryConfig {
-    RetryConfig { max_retries: 5, retry_timeout: Duration::from_mins(1), ..RetryConfig::default() }
-}
-
-/// An S3 client for this location's bucket.
+/// The client of a bucket of S3.
 pub(super) fn s3(
     location: &Location,
     options: Option<&Options>,
     lent: Option<(&Lent, &Grant)>,
-) -> object_store::Result<AmazonS3Builder> {
+) -> Result<AmazonS3Builder, StorageError> {
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(location.authority()).with_retry(retries());
-    for (key, value) in settings::<AmazonS3ConfigKey>(options, lent)? {
+    for (key, value) in settings::<AmazonS3ConfigKey>(options, lent).map_err(|error| unavailable(location, &error))? {
         builder = builder.with_config(key, value);
     }
     Ok(match lent {
         Some((lent, grant)) => builder.with_credentials(lent.for_s3(grant)),
         None => builder,
     })
+}
+
+fn unavailable(location: &Location, reason: &impl ToString) -> StorageError {
+    StorageError {
+        location: location.raw().to_owned(),
+        kind: StorageErrorKind::Unavailable,
+        reason: reason.to_string(),
+    }
+}
+
+fn retries() -> RetryConfig {
+    RetryConfig { max_retries: 5, retry_timeout: Duration::from_mins(1), ..RetryConfig::default() }
 }
 
 /// What is lent with the keys, then the configuration's options, which so win.

@@ -11,7 +11,7 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload}
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::{Place, Storage, StorageError, StorageErrorKind, install_crypto, open, with_causes};
+use super::{Loan, Place, Storage, StorageError, StorageErrorKind, install_crypto, with_causes};
 use crate::model::{Location, Root};
 
 /// Bytes of an object that are read to see whether it can be.
@@ -52,21 +52,27 @@ impl ProbeError {
 }
 
 impl Storage {
+    /// Whether what is asked for in this folder is asked for with keys that a catalog lent for one table.
+    pub fn is_lent(&self, folder: &Root) -> bool {
+        self.place(folder).is_ok_and(|at| self.lent_for(&at).is_some())
+    }
+
     /// Lists the first object under a folder, if there is one, and reads a little of it; tells whether there is one.
     pub async fn sample(&self, folder: &Root) -> Result<bool, ProbeError> {
         let cannot_list = ProbeError::of("list");
-        let at = self.folder(folder).map_err(&cannot_list)?;
-        let (store, _) = self.store_of(&at).map_err(&cannot_list)?;
+        let at = self.place(folder).map_err(&cannot_list)?;
+        let (store, loan) = self.store_of(&at).map_err(&cannot_list)?;
+        let told = |location: &str, error| without_secrets(StorageError::of(location, &error), loan.as_ref());
         // A whole bucket has no prefix.
         let prefix =
             if at.key().is_empty() { None } else { Some(at.object_path().map_err(|error| cannot_list(error.into()))?) };
         let first = store.list(prefix.as_ref()).next().await;
         let Some(listed) = first else { return Ok(false) };
-        let listed = listed.map_err(|error| cannot_list(StorageError::of(folder.as_str(), &error)))?;
+        let listed = listed.map_err(|error| cannot_list(told(folder.as_str(), error)))?;
         if listed.size > 0 {
             let read = store.get_range(&listed.location, 0..listed.size.min(SAMPLE)).await;
             let location = format!("{}/{}", at.store(), listed.location);
-            read.map_err(|error| ProbeError::of("read")(StorageError::of(&location, &error)))?;
+            read.map_err(|error| ProbeError::of("read")(told(&location, error)))?;
         }
         Ok(true)
     }
@@ -76,7 +82,8 @@ impl Storage {
     /// job pass it over.
     pub async fn scratch(&self, folder: &Root, each: Duration) -> Result<(), ProbeError> {
         let key = format!("{}.icewarden-check-{}", folder.as_str(), Uuid::new_v4());
-        let Place { store, path, .. } = self.locate(&key).map_err(ProbeError::of("write"))?;
+        let Place { store, path, loan } = self.locate(&key).map_err(ProbeError::of("write"))?;
+        let told = |error| without_secrets(StorageError::of(&key, &error), loan.as_ref());
         let late = || StorageError {
             location: key.clone(),
             kind: StorageErrorKind::Unavailable,
@@ -85,7 +92,7 @@ impl Storage {
         let payload = PutPayload::from_bytes(Bytes::from_static(SCRATCH));
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         let put = match timeout(each, store.put_opts(&path, payload, options)).await {
-            Ok(put) => put.map(drop).map_err(|error| StorageError::of(&key, &error)),
+            Ok(put) => put.map(drop).map_err(told),
             Err(_) => Err(late()),
         };
         if let Err(source) = put {
@@ -102,14 +109,14 @@ impl Storage {
                 let reason = "reads back as other bytes than were written".to_owned();
                 Err(StorageError { location: key.clone(), kind: StorageErrorKind::Unavailable, reason })
             }
-            Ok(Err(error)) => Err(StorageError::of(&key, &error)),
+            Ok(Err(error)) => Err(told(error)),
             Err(_) => Err(late()),
         };
         // Whatever the reading said.
         match timeout(each, store.delete(&path)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                let source = StorageError::of(&key, &error);
+                let source = told(error);
                 return Err(ProbeError { doing: "delete", source, left: Some(key) });
             }
             Err(_) => return Err(ProbeError { doing: "delete", source: late(), left: Some(key) }),
@@ -119,7 +126,7 @@ impl Storage {
 
     /// Whether the bucket of this folder keeps the versions of deleted objects; `None` for stores that have none.
     pub async fn versioning(&self, folder: &Root, within: Duration) -> Option<Versioning> {
-        let at = self.folder(folder).ok().filter(|at| at.scheme() == "s3")?;
+        let at = self.place(folder).ok().filter(|at| at.scheme() == "s3")?;
         let asked = timeout(within, self.ask_versioning(&at)).await;
         let late = |_| format!("no answer in {} s", within.as_secs());
         Some(match asked.map_err(late).and_then(|asked| asked) {
@@ -131,8 +138,7 @@ impl Storage {
     /// `GetBucketVersioning`, which `object_store` does not know, signed by its signer.
     async fn ask_versioning(&self, at: &Location) -> Result<String, String> {
         use AmazonS3ConfigKey as Key;
-        let options = self.options.get(at.store());
-        let builder = open::s3(at, options, self.grant(at)).map_err(|error| with_causes(&error))?;
+        let builder = self.s3(at).map_err(|error| error.reason)?;
         let option = |key: Key| builder.get_config_value(&key);
         let is_on = |key: Key| option(key).is_some_and(|value| value == "true");
         let region = option(Key::Region).unwrap_or_else(|| "us-east-1".to_owned());
@@ -164,8 +170,15 @@ impl Storage {
         answer.text().await.map_err(|error| with_causes(&error))
     }
 
-    fn folder(&self, folder: &Root) -> Result<Location, StorageError> {
+    fn place(&self, folder: &Root) -> Result<Location, StorageError> {
         Ok(self.rules.parse(folder.as_str().trim_end_matches('/'))?)
+    }
+}
+
+fn without_secrets(error: StorageError, loan: Option<&Loan>) -> StorageError {
+    match loan {
+        Some(loan) => error.without_secrets(loan),
+        None => error,
     }
 }
 
@@ -181,15 +194,14 @@ fn versioning_url(bucket: &str, endpoint: Option<&str>, region: &str, is_virtual
     }
 }
 
-/// The answer is a `VersioningConfiguration`, as some servers call it `GetBucketVersioningResponse`, without a `Status`
-/// where versioning was never on.
+/// The answer is a `VersioningConfiguration`, without a `Status` where versioning was never on.
 fn read_versioning(xml: &str) -> Versioning {
     let status =
         xml.split_once("<Status>").and_then(|(_, rest)| rest.split_once("</Status>")).map(|(status, _)| status);
     match status {
         Some("Enabled") => Versioning::On,
         Some("Suspended") => Versioning::Suspended,
-        None if xml.contains("VersioningConfiguration") || xml.contains("BucketVersioning") => Versioning::Off,
+        None if xml.contains("VersioningConfiguration") => Versioning::Off,
         _ => Versioning::Unseen("the store's answer is no VersioningConfiguration".to_owned()),
     }
 }
@@ -221,9 +233,7 @@ mod tests {
         assert_eq!(of("<Status>Enabled</Status>"), Versioning::On);
         assert_eq!(of("<MfaDelete>Disabled</MfaDelete><Status>Suspended</Status>"), Versioning::Suspended);
         assert_eq!(of(""), Versioning::Off);
-        for root in ["VersioningConfiguration", "GetBucketVersioningResponse"] {
-            assert_eq!(read_versioning(&format!("<{root} xmlns=\"x\"/>")), Versioning::Off, "{root}");
-        }
+        assert_eq!(read_versioning("<VersioningConfiguration xmlns=\"x\"/>"), Versioning::Off);
         for odd in ["", "<html>", "<VersioningConfiguration><Status>Maybe</Status></VersioningConfiguration>"] {
             assert!(matches!(read_versioning(odd), Versioning::Unseen(_)), "{odd}");
         }

@@ -101,7 +101,7 @@ fn grant(prefix: &str, keys: Keys, until: Option<Timestamp>) -> Grant {
     Grant { prefix: prefix.to_owned(), settings: BTreeMap::new(), keys, until }
 }
 
-async fn s3(server: &ObjectServer, lent: Option<Lent>) -> Storage {
+fn s3(server: &ObjectServer, lent: Option<Lent>) -> Storage {
     let options = [
         ("endpoint", server.uri.as_str()),
         ("allow_http", "true"),
@@ -121,7 +121,7 @@ async fn the_longest_prefix_that_is_lent_wins_and_what_is_beside_it_is_not_lent(
         grant("s3://lake/wh/t/data/", s3_keys("SECOND"), None),
     ];
     let (lender, asked) = lender(vec![Err("not now".to_owned())]);
-    let storage = s3(&server, Lent::new(grants, Clock::system(), lender)).await;
+    let storage = s3(&server, Lent::new(grants, Clock::system(), lender));
     for (key, id) in [
         ("wh/t/data/1", "DATA"),
         ("wh/t/database", "TABLE"),
@@ -149,7 +149,7 @@ async fn keys_are_asked_for_anew_before_they_end() {
     let of = |id: &str, until| vec![grant("s3://lake/", s3_keys(id), until)];
     // Asked for an hour ago: four minutes are less than the five before the end.
     let (lender, asked) = lender(vec![Err("later".to_owned()), Ok(of("NEW", minutes(60)))]);
-    let storage = s3(&server, Lent::new(of("OLD", minutes(4)), Timestamp(now.0 - 3_600_000), lender)).await;
+    let storage = s3(&server, Lent::new(of("OLD", minutes(4)), Timestamp(now.0 - 3_600_000), lender));
     for _ in 0..3 {
         storage.head("s3://lake/k").await.unwrap();
     }
@@ -158,7 +158,7 @@ async fn keys_are_asked_for_anew_before_they_end() {
 
     // A minute before the end of an hour.
     let (lender, asked) = self::lender(vec![Ok(of("NEW", minutes(60)))]);
-    let storage = s3(&server, Lent::new(of("OLD", minutes(1)), Timestamp(now.0 - 3_600_000), lender)).await;
+    let storage = s3(&server, Lent::new(of("OLD", minutes(1)), Timestamp(now.0 - 3_600_000), lender));
     for _ in 0..3 {
         storage.head("s3://lake/k").await.unwrap();
     }
@@ -167,7 +167,7 @@ async fn keys_are_asked_for_anew_before_they_end() {
 
     // Over, and the catalog has none.
     let (lender, _) = self::lender(vec![Err("no such table".to_owned())]);
-    let storage = s3(&server, Lent::new(of("OLD", minutes(-1)), Timestamp(now.0 - 3_600_000), lender)).await;
+    let storage = s3(&server, Lent::new(of("OLD", minutes(-1)), Timestamp(now.0 - 3_600_000), lender));
     let error = storage.read("s3://lake/k").await.unwrap_err();
     assert!(error.reason.contains("have ended") && error.reason.contains("no such table"), "{error}");
     assert_eq!(server.asked(), [""; 0]);
@@ -179,7 +179,7 @@ async fn refused_keys_are_asked_for_anew_once_and_are_in_no_message() {
     let of = |id: &str| vec![grant("s3://lake/", s3_keys(id), None)];
     server.refuse("OLD");
     let (lender, asked) = lender(vec![Ok(of("NEW")), Ok(of("NEWEST"))]);
-    let storage = s3(&server, Lent::new(of("OLD"), Clock::system(), lender)).await;
+    let storage = s3(&server, Lent::new(of("OLD"), Clock::system(), lender));
     let locations = || (0..3).map(|n| storage.rules().parse(&format!("s3://lake/{n}")).unwrap()).collect();
     let outcomes = storage.delete(locations(), Duration::from_mins(1)).await;
     assert!(outcomes.iter().all(|(_, outcome)| outcome.as_ref().is_ok_and(|done| *done == Deleted::Deleted)));

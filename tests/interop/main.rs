@@ -10,6 +10,7 @@
 
 mod bad_input;
 mod binary;
+mod branches;
 mod crash;
 mod demo;
 mod lake;

@@ -317,4 +317,5 @@ def main():
         plant_orphans(catalog, root)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -27,6 +27,11 @@ pub(crate) fn python(script: &str, lake: &Path) -> String {
     output(script_of_ours(script).arg(lake))
 }
 
+/// The same with more arguments.
+pub(crate) fn python_with(script: &str, lake: &Path, arguments: &[&str]) -> String {
+    output(script_of_ours(script).arg(lake).args(arguments))
+}
+
 /// One of our Python scripts, to be given arguments.
 pub(crate) fn script_of_ours(script: &str) -> Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop").join(script);

@@ -56,9 +56,9 @@ impl S3Lake {
                 remove(&made);
                 fs::create_dir_all(&made).unwrap();
                 let server = S3Server::serve(None);
-                server.python("make_lake.py", &made.join("lake"), &["--odd", "--warehouse", "s3://lake/wh"]);
+                server.python("make_lake.py", made.join("lake"), &["--odd", "--warehouse", "s3://lake/wh"]);
                 server.save(&made.join("objects.zip"));
-                fs::write(made.join("read.json"), server.python("read_rows.py", &made.join("lake"), &["--files"]))
+                fs::write(made.join("read.json"), server.python("read_rows.py", made.join("lake"), &["--files"]))
                     .unwrap();
                 fs::rename(made, &original).unwrap();
             }

@@ -43,7 +43,20 @@ fn a_lake_whose_catalog_lends_the_keys_is_cleaned_as_by_java_and_shows_no_key() 
     assert_eq!(refused.table("sales.orders")["outcome"], "failed", "{refused}");
     assert_eq!(lake.objects(), before);
 
+    let check = Answer::of(&mut with_lent_keys(&config, "check --json")).exits(1);
+    assert_eq!(checked(&check, "catalog")["status"], "fail", "{check}");
+
     let config = lake.config_with(&catalog, "", &plans);
+    // What is lent for a table holds in its own folder, so that is where the check looks.
+    let check = Answer::of(&mut with_lent_keys(&config, "check --write --json")).exits(0);
+    let store = checked(&check, "store");
+    assert!(store["name"].as_str().unwrap().starts_with("s3://lake/wh/ops/"), "{check}");
+    assert!(store["text"].as_str().unwrap().contains("a scratch object written, read, deleted"), "{check}");
+    assert_eq!(checked(&check, "versioning")["text"], "off: what is deleted is freed", "{check}");
+    assert_eq!(checked(&check, "clock")["status"], "ok", "{check}");
+    assert!(!check.to_string().contains("testtest"), "{check}");
+    assert_eq!(lake.objects(), before);
+
     let answer = Answer::of(&mut ours(&config)).exits(0);
     lake.assert_expired_as_java_does(&before, &answer, "by the server");
     let log = rest.log();
@@ -60,9 +73,22 @@ fn a_lake_whose_catalog_lends_the_keys_is_cleaned_as_by_java_and_shows_no_key() 
     assert_eq!(again.table("sales.orders")["counts"]["commits"], 0, "{again}");
 }
 
-/// No key but those that are lent: none of the environment, no metadata service to ask.
+/// The one thing that `check --json` says about this.
+fn checked(answer: &Answer, about: &str) -> serde_json::Value {
+    let lines = answer.stdout.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let mut found = lines.filter(|item| item["about"] == about);
+    let item = found.next().unwrap_or_else(|| panic!("nothing about {about}\n{answer}"));
+    assert!(found.next().is_none(), "more than one about {about}\n{answer}");
+    item
+}
+
 fn ours(config: &std::path::Path) -> std::process::Command {
-    let mut command = icewarden(config, EXPIRE);
+    with_lent_keys(config, EXPIRE)
+}
+
+/// No key but those that are lent: none of the environment, no metadata service to ask.
+fn with_lent_keys(config: &std::path::Path, arguments: &str) -> std::process::Command {
+    let mut command = icewarden(config, arguments);
     command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
     command.env("AWS_METADATA_ENDPOINT", "http://127.0.0.1:9");
     command

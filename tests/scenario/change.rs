@@ -78,6 +78,8 @@ pub(crate) enum Change {
     Acknowledge {
         finding: String,
     },
+    /// Removes the state database; the plans store stays.
+    LoseDatabase,
     /// Removes the list files that are in a folder of the plans store: `intents` or `marks`.
     LoseLists {
         folder: String,
@@ -135,6 +137,7 @@ impl Change {
                 let at = at.as_deref().map_or(Ok(step), |at| time(at, now))?;
                 bucket.seed(&location, bytes, at).await;
             }
+            Self::LoseDatabase => lose_database(plans)?,
             Self::LoseLists { folder } => each_list(plans, folder, |file| std::fs::remove_file(file))?,
             Self::DamageLists { folder } => each_list(plans, folder, |file| {
                 let mut bytes = std::fs::read(file)?;
@@ -181,6 +184,15 @@ impl Change {
             Err(error) => Err(format!("{self:?}: {error}")),
         }
     }
+}
+
+fn lose_database(plans: &Path) -> Result<(), String> {
+    let name = plans.file_name().unwrap_or_default().to_string_lossy().replace("plans", "state");
+    let mut lost = 0;
+    for ending in ["db", "db-wal", "db-shm"] {
+        lost += usize::from(std::fs::remove_file(plans.with_file_name(format!("{name}.{ending}"))).is_ok());
+    }
+    if lost == 0 { Err(format!("no database {name}.db")) } else { Ok(()) }
 }
 
 fn each_list(plans: &Path, folder: &str, act: impl Fn(&Path) -> std::io::Result<()>) -> Result<(), String> {

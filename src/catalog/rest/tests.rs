@@ -581,6 +581,7 @@ async fn a_server_may_tell_whether_it_takes_commits() {
     let bare = "POST /v1/namespaces/{ns}/tables/{name}";
     for (endpoints, told) in [
         (Value::Null, None),
+        (json!("all of them"), None),
         (json!([create, other, commit]), Some(true)),
         (json!([bare]), Some(true)),
         (json!([create, other, 7]), Some(false)),

@@ -232,8 +232,8 @@ impl State {
                 .await?;
             Ok((done.rows_affected() == 1).then_some(until))
         };
-        // A server that hangs must not hold up the next try for ever.
-        let within = Duration::from_millis(u64::try_from(ttl.0).unwrap_or_default() / 3);
+        // A server that hangs must not hold up the next try for ever, and a later yes would be of no use.
+        let within = Duration::from_millis(acts_within_ms(ttl));
         let renewed = tokio::time::timeout(within, renewing).await;
         renewed.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(self.failed("renew a lease"))
     }
@@ -270,7 +270,7 @@ impl LeaseGuard {
 
     /// How long after the begin of a renewal that succeeded its holder may act, in milliseconds of boot time.
     pub fn acts_within_ms(&self) -> u64 {
-        ACTS_WITHIN_MS.min(u64::try_from(self.ttl.0).unwrap_or_default() / 3)
+        acts_within_ms(self.ttl)
     }
 
     /// Puts the lease's end off, to its `ttl` after `now` (the server's time, where there is one). Tells whether it is
@@ -298,6 +298,10 @@ impl LeaseGuard {
             .map(drop)
             .map_err(self.state.failed("release a lease"))
     }
+}
+
+fn acts_within_ms(ttl: Age) -> u64 {
+    ACTS_WITHIN_MS.min(u64::try_from(ttl.0).unwrap_or_default() / 3)
 }
 
 /// All that a row says.

@@ -202,7 +202,7 @@ fn a_lake_that_pyiceberg_wrote_in_postgres_is_cleaned_and_every_retained_row_is_
             assert_eq!(here, there, "{count} of {name}\n{answer}");
         }
     }
-    assert!(answer.table("sales.orders")["counts"]["deleted_objects"].as_u64().unwrap() > 20, "{answer}");
+    assert!(answer.table("sales.orders")["counts"]["deleted_objects"].as_u64().unwrap() > 0, "{answer}");
     run(SWEEP).exits(0);
     let after = rows(&root, &catalog);
     let is = catalog.tables();
@@ -513,7 +513,8 @@ fn a_commit_whose_answer_is_lost_is_unknown_whether_it_was_applied_or_not() {
         let was = location();
         let outcome = wait_for(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let uri = here.catalog.uri();
+            // What is encrypted cannot be cut in the right place.
+            let uri = format!("{}?sslmode=disable", here.catalog.uri());
             let server: Arc<str> = uri.rsplit_once('@').unwrap().1.split('/').next().unwrap().into();
             let proxied = uri.replace(&*server, &listener.local_addr().unwrap().to_string());
             tokio::spawn(async move {

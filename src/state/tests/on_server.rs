@@ -13,6 +13,12 @@ fn server() -> String {
     std::env::var("ICEWARDEN_POSTGRES").expect("ICEWARDEN_POSTGRES is not set: run these tests by tests/run")
 }
 
+/// The authority of its certificate.
+#[allow(clippy::disallowed_methods)]
+fn authority() -> String {
+    std::env::var("ICEWARDEN_POSTGRES_CA").expect("ICEWARDEN_POSTGRES_CA is not set: run these tests by tests/run")
+}
+
 /// The address with another database.
 fn named(name: &str) -> String {
     let server = server();
@@ -43,6 +49,7 @@ async fn a_server_that_cannot_be_used_is_told_in_words_that_help() {
     let folder = TempDir::new().unwrap();
     let good = database(&folder).await.reveal().to_owned();
     let (host, name) = (good.rsplit_once('@').unwrap().1, name(&folder));
+    let port = host.split_once(':').unwrap().1.split_once('/').unwrap().0;
     admin(format!("CREATE ROLE reads_{name} LOGIN PASSWORD 'x'")).await.unwrap();
     let foreign = TempDir::new().unwrap();
     let theirs = database(&foreign).await;
@@ -55,7 +62,11 @@ async fn a_server_that_cannot_be_used_is_told_in_words_that_help() {
         ),
         (named("hunter2_none"), vec!["refuses us", "does not exist"]),
         ("postgres://u:hunter2@127.0.0.1:1/d".into(), vec!["cannot be reached", "postgres://u@127.0.0.1:1/d"]),
-        (format!("{good}?sslmode=require"), vec!["cannot open it"]),
+        (format!("{good}?sslmode=verify-full"), vec!["cannot open it", "invalid peer certificate"]),
+        (
+            format!("postgres://u:hunter2@localhost:{port}/d?sslmode=verify-full&sslrootcert={}", authority()),
+            vec!["cannot open it", "invalid peer certificate"],
+        ),
         (format!("{good}?sslmod=require"), vec!["parameter \"sslmod\""]),
         (format!("postgres://reads_{name}:x@{host}"), vec!["cannot lay out its tables: permission denied", "CREATE"]),
         (theirs.reveal().to_owned(), vec!["has tables of something else (iceberg_tables, runs)", "search_path"]),
@@ -73,6 +84,17 @@ async fn a_server_that_cannot_be_used_is_told_in_words_that_help() {
     connection.execute("CREATE SCHEMA icewarden").await.unwrap();
     let ours = format!("{}?options=-csearch_path%3Dicewarden", theirs.reveal());
     State::open(&Secret::new(ours)).await.unwrap().append_audit(&audit()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_certificate_of_a_known_authority_that_names_the_host_is_believed() {
+    let folder = TempDir::new().unwrap();
+    let address = database(&folder).await;
+    let address = format!("{}?sslmode=verify-full&sslrootcert={}", address.reveal(), authority());
+    let state = State::open(&Secret::new(address)).await.unwrap();
+    let row = sqlx::query("SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()");
+    let row = row.fetch_one(&state.pool).await.unwrap();
+    assert_eq!(row.try_get::<String, _>("version").unwrap(), "TLSv1.3");
 }
 
 #[tokio::test]

@@ -90,7 +90,8 @@ pub struct Work<'a> {
 /// Takes the lease on a table by its uuid (safety rule 14).
 pub async fn lease(state: &State, uuid: Uuid, what: String) -> Result<Option<LeaseGuard>, Error> {
     // A lease is about processes that run now, so it lives on the system's clock, not on the run's `now`.
-    match state.acquire(&uuid.to_string(), &Holder::this(what), Clock::system(), LEASE).await? {
+    let ttl = failpoint::lease().unwrap_or(LEASE);
+    match state.acquire(&uuid.to_string(), &Holder::this(what), Clock::system(), ttl).await? {
         Acquired::Guard(guard) => Ok(Some(guard)),
         Acquired::HeldBy(holder) => Err(Error::Busy {
             holder: holder.map_or_else(|| "another process on this machine".to_owned(), |lease| lease.to_string()),
@@ -100,22 +101,37 @@ pub async fn lease(state: &State, uuid: Uuid, what: String) -> Result<Option<Lea
 
 impl Work<'_> {
     /// Asks, right before a commit or a batch of deletes, whether it may still be done: the lease is ours, and
-    /// nobody put a hold on the table (safety rules 14 and 18).
+    /// nobody put a hold on the table (safety rules 14 and 18). A yes is good for a moment only: a process that was
+    /// stopped meanwhile, past the end of its lease perhaps, must not act on it.
     pub async fn may_go_on(&mut self, tables: &[&TableName], before: &'static str) -> Result<(), Error> {
-        let is_held = match &mut self.lease {
-            Some(lease) => lease.renew(Clock::system()).await?,
-            None => false,
-        };
-        if !is_held {
+        let asked_at = Clock::boot_ms();
+        let Some(lease) = &mut self.lease else { return Err(Error::LeaseLost { before }) };
+        if !lease.renew(Clock::system()).await? {
             return Err(Error::LeaseLost { before });
         }
+        let within = lease.acts_within_ms();
         for table in tables {
             if let Some(hold) = self.hands.state.held(table).await? {
                 return Err(Error::Held { by: hold.by, reason: hold.reason, before });
             }
         }
         failpoint::pass(if before == "commit" { "before-commit" } else { "before-delete" }).await;
+        let took = Clock::boot_ms().saturating_sub(asked_at);
+        if took > within {
+            return Err(Error::Stalled { seconds: took / 1000, before });
+        }
         Ok(())
+    }
+
+    /// The largest difference between our system clock and those of the table's store, the state database and the
+    /// catalog, and whose clock that is; `None` where no one has a clock of its own (safety rule 3).
+    pub async fn clock_skew(&self, location: &str) -> Result<Option<(String, Age)>, Error> {
+        let clocks = [
+            self.storage.clock_skew(location).await,
+            self.hands.state.clock_skew().await?,
+            self.catalog.clock_skew().await?,
+        ];
+        Ok(clocks.into_iter().flatten().max_by_key(|(_, skew)| skew.0.saturating_abs()))
     }
 
     /// Gives the lease back.

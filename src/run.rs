@@ -310,7 +310,8 @@ async fn expire_table(
 }
 
 fn failed(report: &mut TableReport, error: &Error) {
-    let is_guard = matches!(error, Error::Held { .. } | Error::Busy { .. } | Error::LeaseLost { .. });
+    let is_guard =
+        matches!(error, Error::Held { .. } | Error::Busy { .. } | Error::LeaseLost { .. } | Error::Stalled { .. });
     let outcome = if is_guard { Outcome::Refused } else { Outcome::Failed };
     report.ended(outcome, error.to_string());
 }

@@ -348,7 +348,7 @@ async fn approved(
         rules: work.hands.storage.rules(),
         hold: hold.as_ref(),
         unplanned_removal: finding.as_deref(),
-        clock_skew: work.storage.clock_skew(&loaded.state.location).await,
+        clock_skew: work.clock_skew(&loaded.state.location).boxed().await?,
         confirmed: &confirmed,
     };
     let (table, uuid, bound) = (plan.table.clone(), plan.uuid, plan.bound());

@@ -18,6 +18,7 @@ mod names;
 mod nessie;
 mod parity;
 mod parts;
+mod postgres;
 mod race;
 mod rest;
 mod s3;

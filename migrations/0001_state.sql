@@ -1,5 +1,5 @@
 -- Times are milliseconds since the epoch. Table names are three columns: catalog, namespace (a JSON array of its
--- levels, because a level may hold a dot), table_name. Types are those that SQLite and PostgreSQL both know.
+-- levels, because a level may hold a dot), table_name. One text for SQLite and PostgreSQL: types are TEXT and BIGINT.
 
 CREATE TABLE runs (
     id          TEXT   NOT NULL PRIMARY KEY,
@@ -125,8 +125,9 @@ CREATE TABLE findings (
     UNIQUE (kind, subject, ref_name)
 );
 
+-- seq counts up without a gap; rows are added by one writer at a time.
 CREATE TABLE audit (
-    seq        INTEGER NOT NULL PRIMARY KEY,
+    seq        BIGINT  NOT NULL PRIMARY KEY,
     at         BIGINT  NOT NULL,
     actor      TEXT    NOT NULL,
     action     TEXT    NOT NULL,

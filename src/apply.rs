@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::failpoint;
 use crate::inventory::reach::Progress;
 use crate::inventory::world::{Surveyor, World};
-use crate::model::{Age, LocationRules, RunId, TableName, Timestamp};
+use crate::model::{Age, LocationRules, RefMemory, RefName, RunId, TableName, Timestamp};
 use crate::state::{Acquired, AuditRow, Holder, LeaseGuard, Plans, State};
 use crate::storage::Storage;
 
@@ -146,6 +146,31 @@ impl Work<'_> {
     pub async fn world(&self) -> Result<Arc<World>, Error> {
         let Hands { state, storage, .. } = self.hands;
         Ok(self.surveyor.fresh(self.catalogs, state, storage.rules(), self.now).await?)
+    }
+
+    /// Goes on from what is remembered of a table's refs to what is there now.
+    pub async fn look_at_refs(&self, loaded: &LoadedTable, uuid: Uuid) -> Result<RefMemory, Error> {
+        let Hands { state, plans, config, clock, .. } = self.hands;
+        // Not the time at which the run began: until the last of many tables is come to, refs come and go.
+        let (key, grace) = ((loaded.name.catalog.as_str(), uuid), config.expire.drop_grace);
+        Ok(plans.look_at_refs(state, key, &loaded.state, clock.now(), grace).await?)
+    }
+
+    /// Writes down what it takes to set refs again, before they are dropped (safety rule 15).
+    pub async fn record_drops(&self, loaded: &LoadedTable, uuid: Uuid, names: &[&RefName]) -> Result<(), Error> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        let Hands { state, plans, clock, .. } = self.hands;
+        let memory = self.look_at_refs(loaded, uuid).await?;
+        let drops = memory.about_to_drop(&loaded.state, names, self.actor, clock.now());
+        Ok(plans.record_drops(state, (loaded.name.catalog.as_str(), uuid), &drops).await?)
+    }
+
+    /// Notes that refs which were written down have gone.
+    pub async fn confirm_drops(&self, table: &TableName, uuid: Uuid, names: &[&RefName]) -> Result<(), Error> {
+        let Hands { state, plans, .. } = self.hands;
+        Ok(plans.confirm_drops(state, (table.catalog.as_str(), uuid), names).await?)
     }
 
     /// The locations that operators keep, canonical under today's `[locations]`.

@@ -25,10 +25,8 @@ use crate::model::{Age, TableName, Timestamp};
 use crate::postgres;
 
 mod audit;
-mod drops;
 mod error;
 mod findings;
-mod fork_points;
 mod holds;
 mod intents;
 mod keeps;
@@ -40,14 +38,13 @@ mod mirror_lock;
 mod place;
 mod plan_store;
 mod plans;
+mod ref_memory;
 mod roots;
 mod runs;
-mod sightings;
 #[cfg(test)]
 mod tests;
 
 pub use audit::AuditRow;
-pub use drops::DropRecord;
 pub use error::StateError;
 pub use findings::{Finding, FindingKind, Observation, Severity};
 pub use holds::{Hold, HoldScope};
@@ -59,7 +56,6 @@ pub use marks::{MarkFilter, MarkList, MarkStatus};
 pub use plan_store::{Plans, PlansError};
 pub use plans::{Bound, Confirmation, PlanRecord};
 pub use runs::Run;
-pub use sightings::KnownRefs;
 
 use lock::LockFile;
 use place::Place;

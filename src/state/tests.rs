@@ -707,93 +707,62 @@ async fn a_list_in_the_plans_store_is_checked_when_it_is_read() {
 }
 
 #[tokio::test]
-async fn refs_are_remembered_from_their_first_sighting_until_they_are_gone() {
+async fn what_is_remembered_of_refs_outlives_the_database_or_the_file_and_the_later_one_counts() {
     use crate::model::table::tests::empty_table;
-    use crate::model::{Ref, RefKind, Retention, Sighting};
+    use crate::model::{Age, DroppedRef, Ref, RefKind, RefMemory, Retention};
     let folder = TempDir::new().unwrap();
-    let state = open(&folder).await;
-    let retention = Retention { max_ref_age_ms: Some(7), ..Retention::default() };
-    let table = |refs: &[(&str, i64)]| {
+    let (state, plans) = (open(&folder).await, plans(&folder));
+    let (uuid, grace) = (Uuid::from_u128(1), Age::hours(24));
+    let r = |id: i64| Ref { snapshot: SnapshotId(id), kind: RefKind::Tag, retention: Retention::default() };
+    let table = |updated: i64, refs: &[(&str, i64)]| {
         let mut table = empty_table();
-        table.refs.extend(refs.iter().map(|(name, id)| {
-            (RefName::from(*name), Ref { snapshot: SnapshotId(*id), kind: RefKind::Tag, retention })
-        }));
-        table
-    };
-    let sighting = |name: &str, head: i64, first: i64, last: i64| {
-        let (first_seen, last_seen) = (at(first), at(last));
-        let (own, in_force, kind, head) = (retention, retention, RefKind::Tag, SnapshotId(head));
-        (RefName::from(name), Sighting { kind, head, first_seen, last_seen, own, in_force, fork_point: None })
-    };
-    let see = async |catalog: &str, uuid: u128, refs: &[(&str, i64)], hours: i64| {
-        state
-            .see_refs(catalog, Uuid::from_u128(uuid), &table(refs), &std::collections::BTreeMap::new(), at(hours))
-            .await
-            .unwrap()
-            .refs
-    };
-    assert_eq!(
-        see("lake", 1, &[("a", 1), ("b", -2)], 0).await,
-        [sighting("a", 1, 0, 0), sighting("b", -2, 0, 0)].into()
-    );
-    assert_eq!(see("lake", 1, &[("a", 1), ("b", 3)], 5).await, [sighting("a", 1, 0, 5), sighting("b", 3, 5, 5)].into());
-    // Of another catalog and of another table.
-    assert_eq!(see("other", 1, &[("a", 1)], 6).await, [sighting("a", 1, 6, 6)].into());
-    assert_eq!(see("lake", 2, &[("a", 1)], 7).await, [sighting("a", 1, 7, 7)].into());
-    assert_eq!(see("lake", 1, &[("b", 3)], 8).await, [sighting("b", 3, 5, 8)].into());
-    assert_eq!(see("lake", 1, &[("a", 1), ("b", 3)], 9).await, [sighting("a", 1, 9, 9), sighting("b", 3, 5, 9)].into());
-}
-
-#[tokio::test]
-async fn a_ref_that_is_gone_is_remembered_until_another_holds_its_snapshots_or_they_are_gone() {
-    use crate::model::table::tests::empty_table;
-    use crate::model::{DroppedRef, ManifestSource, Ref, RefKind, Retention, Snapshot};
-    let folder = TempDir::new().unwrap();
-    let state = open(&folder).await;
-    let r = |id: i64| Ref { snapshot: SnapshotId(id), kind: RefKind::Branch, retention: Retention::default() };
-    // Each on its own: 1, 2, 3 and so on.
-    let table = |snapshots: i64, refs: &[(&str, i64)]| {
-        let mut table = empty_table();
-        table.snapshots.extend((1..=snapshots).map(|id| Snapshot {
-            id: SnapshotId(id),
-            parent: None,
-            at: Timestamp(0),
-            sequence_number: 0,
-            manifests: ManifestSource::Inline(Vec::new()),
-            summary: std::collections::BTreeMap::new(),
-        }));
+        table.last_updated = at(updated);
         table.refs.extend(refs.iter().map(|(name, id)| (RefName::from(*name), r(*id))));
         table
     };
-    let uuid = Uuid::from_u128(1);
-    let see = async |snapshots: i64, refs: &[(&str, i64)], hours: i64| {
-        let known = state
-            .see_refs("lake", uuid, &table(snapshots, refs), &std::collections::BTreeMap::new(), at(hours))
-            .await
-            .unwrap();
-        known.dropped.into_iter().map(|gone| (gone.name.to_string(), gone.at, gone.by)).collect::<Vec<_>>()
+    let first = |memory: &RefMemory, name: &str| memory.refs.get(&RefName::from(name)).map(|seen| seen.first_seen);
+    let key = ("lake", uuid);
+    let look = async |state: &State, table: &crate::model::TableState, hours: i64| {
+        plans.look_at_refs(state, key, table, at(hours), grace).await.unwrap()
     };
-    let gone = |name: &str, hours: i64, by: Option<&str>| (name.to_owned(), at(hours), by.map(ToOwned::to_owned));
-    assert_eq!(see(3, &[("main", 1), ("a", 2), ("b", 3)], 0).await, []);
-    assert_eq!(see(3, &[("main", 1), ("b", 3)], 1).await, [gone("a", 1, None)]);
-    assert_eq!(see(3, &[("main", 1), ("b", 3)], 2).await, [gone("a", 1, None)], "told once, and kept");
-    // Dropped by us: recorded before it is gone, and not found gone a second time.
-    let drop = DroppedRef { name: "b".into(), r: r(3), fork_point: None, at: at(3), by: Some("me".to_owned()) };
-    state.record_drops("lake", uuid, std::slice::from_ref(&drop)).await.unwrap();
-    assert_eq!(see(3, &[("main", 1)], 4).await, [gone("a", 1, None), gone("b", 3, Some("me"))]);
-    assert_eq!(see(3, &[("main", 1), ("saved", 2)], 5).await, [gone("b", 3, Some("me"))], "held by another");
-    assert_eq!(see(3, &[("main", 1)], 6).await, [gone("b", 3, Some("me")), gone("saved", 6, None)], "not a's again");
-    assert_eq!(see(2, &[("main", 1)], 7).await, [gone("saved", 6, None)], "3 is expired");
-    let all = state.drops("lake", uuid).await.unwrap();
-    let all: Vec<_> = all.iter().map(|one| (one.dropped.name.as_str(), one.ended_at)).collect();
-    assert_eq!(all, [("saved", None), ("b", Some(at(7))), ("a", Some(at(5)))], "the latest first");
-    assert_eq!(state.drops("other", uuid).await.unwrap(), []);
-    // Recorded, but its commit failed: it is there still.
-    state
-        .see_refs("lake", uuid, &table(2, &[("main", 1), ("c", 2)]), &std::collections::BTreeMap::new(), at(8))
-        .await
-        .unwrap();
-    let drop = DroppedRef { name: "c".into(), r: r(2), at: at(9), ..drop };
-    state.record_drops("lake", uuid, &[drop]).await.unwrap();
-    assert_eq!(see(2, &[("main", 1), ("c", 2)], 10).await, []);
+    look(&state, &table(0, &[("a", 1)]), 1).await;
+    let memory = look(&state, &table(2, &[("a", 1), ("b", 2)]), 5).await;
+    assert_eq!((first(&memory, "a"), first(&memory, "b")), (Some(at(1)), Some(at(5))));
+    // Of another catalog and of another table.
+    for other in [("other", uuid), ("lake", Uuid::from_u128(2))] {
+        let memory = plans.look_at_refs(&state, other, &table(2, &[("a", 1)]), at(6), grace).await.unwrap();
+        assert_eq!(first(&memory, "a"), Some(at(6)));
+    }
+    // A look at older metadata changes nothing.
+    assert_eq!(look(&state, &table(1, &[]), 7).await, memory);
+    let drop = DroppedRef {
+        name: "b".into(),
+        r: r(2),
+        fork_point: None,
+        at: at(8),
+        by: Some("me".to_owned()),
+        is_seen: false,
+        ended: None,
+    };
+    plans.record_drops(&state, key, std::slice::from_ref(&drop)).await.unwrap();
+    plans.record_drops(&state, key, &[DroppedRef { at: at(9), ..drop.clone() }]).await.unwrap();
+    let memory = plans.ref_memory(&state, key).await.unwrap();
+    assert_eq!(memory.dropped, [DroppedRef { at: at(9), ..drop }], "of two tries the later one");
+
+    // A new database: the file knows.
+    let empty = TempDir::new().unwrap();
+    let lost = open(&empty).await;
+    assert_eq!(plans.ref_memory(&lost, key).await.unwrap(), memory);
+    let later = look(&lost, &table(3, &[("a", 1)]), 10).await;
+    assert_eq!(first(&later, "a"), Some(at(1)));
+    // The old database, as of a backup: the file is later.
+    assert_eq!(plans.ref_memory(&state, key).await.unwrap(), later);
+    // No file, or a damaged one: the database knows.
+    let files: Vec<_> =
+        std::fs::read_dir(folder.path().join("deep/plans/refs")).unwrap().map(|file| file.unwrap().path()).collect();
+    assert_eq!(files.len(), 3);
+    files.iter().for_each(|file| std::fs::write(file, "{").unwrap());
+    assert_eq!(plans.ref_memory(&lost, key).await.unwrap(), later);
+    assert_eq!(look(&lost, &table(3, &[("a", 1)]), 11).await.refs, later.refs);
+    assert!(files.iter().any(|file| std::fs::read_to_string(file).unwrap().len() > 1), "written anew");
 }

@@ -239,6 +239,11 @@ impl Catalog {
                     let id = entry.snapshots.get(snapshot).copied().unwrap_or_default();
                     set_ref(name, json!({"type": "branch", "snapshot-id": id}))
                 }
+                Act::SetAge { name, age } => {
+                    let mut reference = entry.metadata["refs"][name].clone();
+                    reference["max-ref-age-ms"] = json!(age);
+                    set_ref(name, reference)
+                }
                 Act::Set { property, value } => set_property(property, Some(value)),
                 Act::Wait(time) => {
                     self.clock.fetch_add(*time, Ordering::SeqCst);

@@ -82,6 +82,13 @@ async fn committed(
     plan: Option<PlanId>,
     report: &mut TableReport,
 ) -> Result<Ended, Error> {
+    if !change.is_done(&current.state) {
+        // Not tried again: a server that leaves out a setting would be sent it for ever.
+        let detail = json!({ "metadata_location": current.metadata_location, "refs": change.refs });
+        work.audit(change.wanted.as_str(), &change.table, plan, "not_seen", &detail).await?;
+        report.ended(Outcome::Failed, "the catalog accepted the commit, but the table does not show what it changed");
+        return Ok(Ended::Finished);
+    }
     let refs: Vec<RefName> = change.dropped().cloned().collect();
     report.counts.commits += 1;
     report.counts.dropped_refs += refs.len() as u64;

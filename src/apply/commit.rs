@@ -80,7 +80,7 @@ pub async fn expire(
         candidates,
         created_at: work.now,
     };
-    let drops = plan.retention.recorded_drops(&base.state, work.actor);
+    let drops = plan.retention.recorded_drops(&base.state, work.actor, work.hands.clock.now());
     if !drops.is_empty() {
         work.hands.state.record_drops(&plan.table.catalog, plan.uuid, &drops).await?;
     }

@@ -196,7 +196,9 @@ pub fn to_set(state: &TableState, decisions: &[RefDecision], values: &ExpireValu
             value.as_ref().filter(|value| ours(&value.source)).map(|value| value.value.max(values.floor).0)
         };
         let is_branch = r.kind == RefKind::Branch;
-        let count = retain_last.as_ref().filter(|value| ours(&value.source)).map(|value| value.value);
+        // What Iceberg's metadata has room for.
+        let most = i64::from(i32::MAX);
+        let count = retain_last.as_ref().filter(|value| ours(&value.source)).map(|value| value.value.min(most));
         let retention = Retention {
             max_ref_age_ms: r.retention.max_ref_age_ms.or_else(|| age(max_age)),
             min_snapshots_to_keep: r.retention.min_snapshots_to_keep.or(count.filter(|_| is_branch)),

@@ -122,8 +122,9 @@ impl RetentionPlan {
         self.refs.iter().any(|decision| decision.verdict.is_spared())
     }
 
-    /// The refs that go by our own word (safety rule 15), as they are recorded before that.
-    pub fn recorded_drops(&self, state: &TableState, by: &str) -> Vec<DroppedRef> {
+    /// The refs that go by our own word (safety rule 15), as they are recorded before that, at `at`: a run may come to
+    /// the last of many tables hours after its own `now`.
+    pub fn recorded_drops(&self, state: &TableState, by: &str, at: Timestamp) -> Vec<DroppedRef> {
         let of = |decision: &RefDecision| {
             let r = state.refs.get(&decision.name)?;
             let in_force = self.facts.in_force.get(&decision.name).filter(|known| known.snapshot == r.snapshot);
@@ -131,7 +132,7 @@ impl RetentionPlan {
                 name: decision.name.clone(),
                 r: in_force.unwrap_or(r).clone(),
                 fork_point: self.facts.fork_points.get(&decision.name).copied(),
-                at: self.values.now,
+                at,
                 by: Some(by.to_owned()),
             })
         };

@@ -600,14 +600,14 @@ fn a_rule_gives_an_age_to_refs_that_have_none_and_its_drop_takes_the_ref_alone()
     let until = NOW.plus(Age::days(1));
     assert_eq!(snapshot_verdict(&plan, 5), SnapshotVerdict::KeepDropped { name: "pr_1".into(), until });
     assert_eq!(plan.expired().map(|d| d.id.0).collect::<Vec<_>>(), [1, 2, 4]);
-    let recorded = plan.recorded_drops(&branched(vec![("pr_1", branch(5))]), "me");
+    let recorded = plan.recorded_drops(&branched(vec![("pr_1", branch(5))]), "me", NOW);
     assert_eq!(recorded.len(), 1);
     assert_eq!((recorded[0].r.clone(), recorded[0].at, recorded[0].by.as_deref()), (branch(5), NOW, Some("me")));
 
     // Its own age is the table's word, and takes the snapshots too, as in Java.
     let plan = super::plan(&branched(vec![("pr_1", lives(branch(5), 3))]), &values, &RefFacts::default()).unwrap();
     assert_eq!(plan.expired().map(|d| d.id.0).collect::<Vec<_>>(), [1, 2, 4, 5]);
-    assert_eq!(plan.recorded_drops(&branched(vec![("pr_1", lives(branch(5), 3))]), "me"), []);
+    assert_eq!(plan.recorded_drops(&branched(vec![("pr_1", lives(branch(5), 3))]), "me", NOW), []);
 }
 
 #[test]
@@ -687,7 +687,7 @@ fn retention_that_a_ref_lost_stays_in_force_for_the_head_that_it_was_seen_at() {
     let no_rules = ExpireValues { rules: RefRules::default(), ..values.clone() };
     let plan = super::plan(&state, &no_rules, &facts("dev", lost(4))).unwrap();
     assert!(plan.dropped_refs().all(RefDecision::drops_the_ref_alone));
-    assert_eq!(plan.recorded_drops(&state, "me")[0].r, lost(4), "restored, it has it again");
+    assert_eq!(plan.recorded_drops(&state, "me", NOW)[0].r, lost(4), "restored, it has it again");
     assert_eq!(plan.expired().map(|d| d.id.0).collect::<Vec<_>>(), [1, 2]);
     // Another head may be another branch.
     let plan = super::plan(&state, &no_rules, &facts("dev", lives(branch(4), 4))).unwrap();

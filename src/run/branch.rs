@@ -90,7 +90,7 @@ async fn one(
     };
     let what = format!("{} of branch {} of {name}", request.wanted.as_str(), request.name);
     let lease = if request.apply { lease(&lake.hands.state, uuid, what).await? } else { None };
-    let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease));
+    let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease), loaded.storage);
     let done = under_lease(&mut work, request, name, uuid, report).await;
     work.end().await?;
     done
@@ -167,8 +167,8 @@ async fn planned(
 }
 
 async fn see(work: &Work<'_>, loaded: &LoadedTable, uuid: Uuid) -> Result<KnownRefs, Error> {
-    let Hands { state, plans, .. } = work.hands;
-    Ok(plans.see_refs(state, (&loaded.name.catalog, uuid), &loaded.state, work.now).await?)
+    let Hands { state, plans, clock, .. } = work.hands;
+    Ok(plans.see_refs(state, (&loaded.name.catalog, uuid), &loaded.state, clock.now()).await?)
 }
 
 /// Writes down what it takes to set a ref again, before it goes (safety rule 15).
@@ -182,7 +182,7 @@ async fn record(work: &Work<'_>, loaded: &LoadedTable, uuid: Uuid, change: &RefC
         let (r, seen) = (loaded.state.refs.get(name)?, known.refs.get(name)?);
         let r = Ref { retention: seen.in_force, ..r.clone() };
         let by = Some(work.actor.to_owned());
-        Some(DroppedRef { name: name.clone(), r, fork_point: seen.fork_point, at: work.now, by })
+        Some(DroppedRef { name: name.clone(), r, fork_point: seen.fork_point, at: work.hands.clock.now(), by })
     };
     let drops: Vec<DroppedRef> = change.dropped().filter_map(of).collect();
     Ok(work.hands.state.record_drops(catalog, uuid, &drops).await?)

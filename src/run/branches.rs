@@ -98,7 +98,7 @@ async fn of_table(lake: &Lake, name: &TableName, actor: &str, now: Timestamp) ->
     let state = &*loaded.state;
     let Some(uuid) = state.uuid else { return Ok(None) };
     let run = RunId(Uuid::now_v7().to_string());
-    let work = lake.work(catalog, &run, actor, now, (uuid, None));
+    let work = lake.work(catalog, &run, actor, now, (uuid, None), loaded.storage.clone());
     let values =
         values::resolve(state, &expire::inputs(&lake.hands.config, &RunRequest::look(Job::Expire, actor), name, now))?;
     let facts = expire::facts(&work, &loaded, uuid, &values).await?;

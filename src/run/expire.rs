@@ -54,8 +54,7 @@ pub(super) async fn table(
     let limit = request.trigger.limit(&lake.hands.config.policy_for(name));
     let request = &RunRequest { apply: request.apply && limit > Mode::Observe, ..request.clone() };
     let lease = if request.apply { lease(&lake.hands.state, uuid, format!("expiry of {name}")).await? } else { None };
-    let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease));
-    work.storage = loaded.storage;
+    let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease), loaded.storage);
     let done = under_lease(&mut work, request, world, (name, uuid, limit), report).await;
     work.end().await?;
     done
@@ -203,8 +202,9 @@ pub(super) async fn facts(
     uuid: Uuid,
     values: &ExpireValues,
 ) -> Result<RefFacts, Error> {
-    let Hands { state, plans, config, .. } = work.hands;
-    let known = plans.see_refs(state, (&loaded.name.catalog, uuid), &loaded.state, work.now).await?;
+    let Hands { state, plans, config, clock, .. } = work.hands;
+    // Not the time at which the run began: until the last of many tables is come to, refs come and go.
+    let known = plans.see_refs(state, (&loaded.name.catalog, uuid), &loaded.state, clock.now()).await?;
     let refs = || known.refs.iter();
     let in_force = |(name, seen): (&RefName, &Sighting)| {
         let r = Ref { snapshot: seen.head, kind: seen.kind, retention: seen.in_force };

@@ -12,6 +12,8 @@ use super::lake::World;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Act {
     Conflict,
+    /// Answers as if the commit were applied.
+    Ignore,
     ApplyThen504,
     Status(u16),
     CreateRef {
@@ -113,6 +115,7 @@ impl Armed {
         let bad = || format!("no fault does {action:?} on {:?}", spec.on);
         let act = match (spec.on, action) {
             (On::Commit, "conflict") => Act::Conflict,
+            (On::Commit, "ignore") => Act::Ignore,
             (On::Commit, "apply-then-504") => Act::ApplyThen504,
             (On::Commit, "crash-after") => Act::CrashAfter,
             (On::Get, "corrupt") => Act::Corrupt,

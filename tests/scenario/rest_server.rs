@@ -256,6 +256,12 @@ impl Catalog {
         }
         let all = |name: &str| body[name].as_array().cloned().unwrap_or_default();
         let checked = all("requirements").iter().try_for_each(|requirement| check(&entry.metadata, requirement));
+        if acts.contains(&Act::Ignore) {
+            return answer(
+                StatusCode::OK,
+                &json!({"metadata-location": entry.metadata_location, "metadata": entry.metadata}),
+            );
+        }
         let result = match checked {
             Ok(()) => self.swap(entry, &all("updates")).await,
             Err(refused) => Err(refused),

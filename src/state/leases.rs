@@ -233,12 +233,16 @@ impl State {
         let renewing = tokio::spawn(async move {
             let mut connection = state.pool.acquire().await?;
             let until = state.lease_time(&mut connection, now).await?.plus(ttl);
-            let done = sqlx::query("UPDATE leases SET expires_at = $3 WHERE name = $1 AND token = $2 AND released = 0")
-                .bind(key)
-                .bind(number(token))
-                .bind(until.0)
-                .execute(&mut *connection)
-                .await?;
+            // Never back: one that was held up must not undo a later one, whose holder relies on it.
+            let done = sqlx::query(
+                "UPDATE leases SET expires_at = CASE WHEN expires_at < $3 THEN $3 ELSE expires_at END
+                 WHERE name = $1 AND token = $2 AND released = 0",
+            )
+            .bind(key)
+            .bind(number(token))
+            .bind(until.0)
+            .execute(&mut *connection)
+            .await?;
             Ok((done.rows_affected() == 1).then_some(until))
         });
         // A server that hangs must not hold up the next try for ever, and a later yes would be of no use.

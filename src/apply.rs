@@ -91,7 +91,7 @@ pub struct Work<'a> {
 pub async fn lease(state: &State, uuid: Uuid, what: String) -> Result<Option<LeaseGuard>, Error> {
     // A lease is about processes that run now, so it lives on the system's clock, not on the run's `now`.
     let ttl = failpoint::lease().unwrap_or(LEASE);
-    match state.acquire(&uuid.to_string(), &Holder::this(what), Clock::system(), ttl).await? {
+    match state.acquire(&uuid.to_string(), &Holder::this(what).with_host(), Clock::system(), ttl).await? {
         Acquired::Guard(guard) => Ok(Some(guard)),
         Acquired::HeldBy(holder) => Err(Error::Busy {
             holder: holder.map_or_else(|| "another process on this machine".to_owned(), |lease| lease.to_string()),

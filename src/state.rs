@@ -211,11 +211,20 @@ impl State {
         match &*self.place {
             Place::File(_) => self.pool.begin_with("BEGIN IMMEDIATE").await.map_err(self.failed(doing)),
             Place::Server(_) => {
-                let mut transaction = self.pool.begin().await.map_err(self.failed(doing))?;
+                let mut transaction = self.begin_on_server().await.map_err(self.failed(doing))?;
                 advisory_lock(&mut transaction, WRITERS).await.map_err(self.failed(doing))?;
                 Ok(transaction)
             }
         }
+    }
+
+    /// Begins a transaction in PostgreSQL, in a task of its own: should the caller be dropped while BEGIN is under way,
+    /// sqlx would put the connection back with a transaction that it does not know of, and what others then write on
+    /// it would wait for a commit that never comes. What the task has begun is rolled back when nobody takes it.
+    async fn begin_on_server(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
+        let pool = self.pool.clone();
+        let begun = tokio::spawn(async move { pool.begin().await }).await;
+        begun.unwrap_or_else(|_| Err(sqlx::Error::WorkerCrashed))
     }
 
     /// Turns a database error into ours. `doing` completes "cannot …".

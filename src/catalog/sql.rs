@@ -6,30 +6,28 @@
 //! make: none are made here, but in new SQLite files for the demo.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use iceberg::{TableRequirement, TableUpdate};
-use sqlx::any::AnyConnectOptions;
-use sqlx::{AnyConnection, ConnectOptions, Row};
-use url::Url;
+use sqlx::{AnyConnection, Row};
 use uuid::Uuid;
 
 use super::metadata::edit::{self, RequirementError};
 use super::metadata::{self, MetadataError};
 use super::{CatalogError, CommitOutcome, Committing, ListedTable, LoadedTable};
-use crate::config::{PostgresUrl, Secret};
+use crate::config::Secret;
 use crate::model::{Age, TableName, TableState, Timestamp};
-use crate::postgres::{self, Server};
+use crate::postgres;
 use crate::storage::{Storage, StorageErrorKind};
+
+mod place;
+
+use place::{Place, parse_uri, told};
 
 /// How often a load follows a pointer that moves while its file is read.
 const LOAD_ATTEMPTS: usize = 5;
-
-/// Writers hold SQLite's lock for milliseconds; one that is held longer is told as an error.
-const BUSY_TIMEOUT: &str = "PRAGMA busy_timeout = 10000";
 
 /// How long the swap may take. A server that does not answer by then may make it still, or have made it.
 const SWAP_TIMEOUT: Duration = Duration::from_mins(1);
@@ -91,30 +89,6 @@ const CREATE_TABLES: &str = "CREATE TABLE iceberg_tables (\
 const CREATE_NAMESPACE_PROPERTIES: &str = "CREATE TABLE iceberg_namespace_properties (\
      catalog_name VARCHAR(255) NOT NULL, namespace VARCHAR(255) NOT NULL, property_key VARCHAR(255) NOT NULL, \
      property_value VARCHAR(1000), PRIMARY KEY (catalog_name, namespace, property_key))";
-
-/// Where the rows are.
-#[derive(Debug, Clone)]
-enum Place {
-    File { file: PathBuf, options: AnyConnectOptions },
-    Server(Server),
-}
-
-impl Place {
-    fn of(uri: &Secret) -> Result<Self, String> {
-        if PostgresUrl::is_meant(uri.reveal()) {
-            return Server::of(uri).map(Self::Server).map_err(|reason| format!("`uri` {reason}"));
-        }
-        parse_uri(uri.reveal()).map(|(options, file)| Self::File { file, options })
-    }
-
-    /// For messages: a path, or an address without its password.
-    fn shown(&self) -> String {
-        match self {
-            Self::File { file, .. } => file.display().to_string(),
-            Self::Server(server) => server.shown(),
-        }
-    }
-}
 
 /// A SQL catalog in a SQLite file or a PostgreSQL database. Its name is the `catalog_name` of its rows.
 #[derive(Debug, Clone)]
@@ -379,30 +353,8 @@ impl SqlCatalog {
         })
     }
 
-    /// A connection for one operation. None is kept: a file that was moved away, or restored from a backup, would
-    /// live on behind an open connection, and commits with it; and a server's connection that broke in a pause would
-    /// make the next commit's outcome unknown.
     async fn connect(&self, action: &'static str) -> Result<AnyConnection, CatalogError> {
-        let failed = |reason: String| unavailable(&self.name, action, reason);
-        let said = |error: sqlx::Error| failed(format!("{}: {}", self.place.shown(), told(&error)));
-        let (file, options) = match &self.place {
-            Place::Server(server) => return server.connect().await.map_err(said),
-            Place::File { file, options } => (file, options),
-        };
-        match tokio::fs::metadata(file).await {
-            Ok(facts) if facts.is_file() => {}
-            Ok(_) => return Err(failed(format!("{} is no file", file.display()))),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(failed(format!(
-                    "there is no catalog file at {}; check `uri` (an absolute path is sqlite:///…)",
-                    file.display()
-                )));
-            }
-            Err(error) => return Err(failed(format!("{}: {error}", file.display()))),
-        }
-        let mut connection = options.connect().await.map_err(said)?;
-        sqlx::query(BUSY_TIMEOUT).execute(&mut connection).await.map_err(said)?;
-        Ok(connection)
+        self.place.connect().await.map_err(|reason| unavailable(&self.name, action, reason))
     }
 
     /// Asked each time: another client may migrate the catalog while we run.
@@ -465,14 +417,6 @@ fn rejected(error: &dyn std::fmt::Display, left_behind: Option<String>) -> Commi
     CommitOutcome::Rejected { reason: error.to_string(), left_behind }
 }
 
-/// The database's own words, where it said something.
-fn told(error: &sqlx::Error) -> String {
-    match error {
-        sqlx::Error::Database(said) => said.message().to_owned(),
-        other => other.to_string(),
-    }
-}
-
 /// Whether the database is sure to have rolled the statement back. What is not listed of SQLite's errors (IO errors, a
 /// corrupt file) may show itself only after the commit record was written.
 fn was_not_applied(error: &sqlx::Error) -> bool {
@@ -484,26 +428,6 @@ fn was_not_applied(error: &sqlx::Error) -> bool {
     let sqlx::Error::Database(said) = error else { return false };
     let code = said.code().and_then(|code| code.parse::<i32>().ok());
     code.is_some_and(|extended| ROLLED_BACK.contains(&(extended & 0xff)))
-}
-
-/// The options and the file of a `sqlite:` URI.
-fn parse_uri(uri: &str) -> Result<(AnyConnectOptions, PathBuf), String> {
-    postgres::install_drivers();
-
-    let scheme = uri.split(':').next().unwrap_or_default();
-    let Some(rest) = uri.strip_prefix("sqlite:") else {
-        return Err(format!(
-            "{scheme}: catalogs are not supported; `uri` must be sqlite:///absolute/path or postgres://…/database"
-        ));
-    };
-    let path = rest.strip_prefix("//").unwrap_or(rest).split(['?', '#']).next().unwrap_or_default();
-    let path = percent_encoding::percent_decode_str(path).decode_utf8().map_err(|error| error.to_string())?;
-    if path.is_empty() || path == ":memory:" || rest.contains("mode=memory") {
-        return Err("`uri` names no file; it must be sqlite:///absolute/path".to_owned());
-    }
-    let url = Url::parse(uri).map_err(|error| format!("`uri` is no URL: {error}"))?;
-    let options = AnyConnectOptions::from_url(&url).map_err(|error| error.to_string())?;
-    Ok((options, Path::new(&*path).to_owned()))
 }
 
 /// Where the file that follows `base` goes, named as Java names it.

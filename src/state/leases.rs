@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
 
 use super::lock::LockFile;
 use super::place::Place;
@@ -67,6 +67,14 @@ impl Holder {
             // lock file's identity still tells that its lock is free.
             .unwrap_or_else(|| rustix::system::uname().nodename().to_string_lossy().into_owned());
         Self { boot, pid: std::process::id(), what: what.into() }
+    }
+
+    /// The same, with the name of this machine for those who must find the process from another one.
+    #[must_use]
+    pub fn with_host(mut self) -> Self {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        self.what = format!("{} on {host}", self.what);
+        self
     }
 }
 
@@ -113,14 +121,10 @@ pub struct LeaseGuard {
     _heartbeat: Option<Heartbeat>,
 }
 
-/// The task that renews a lease in the background; ends when dropped.
+/// Keeps the task going that renews a lease in the background; it ends when this is dropped, between two renewals.
 #[derive(Debug)]
-struct Heartbeat(JoinHandle<()>);
-
-impl Drop for Heartbeat {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
+struct Heartbeat {
+    _end: oneshot::Sender<()>,
 }
 
 impl State {
@@ -203,10 +207,11 @@ impl State {
     fn heartbeat(&self, lease: &Lease, ttl: Age) -> Heartbeat {
         let (state, key, token) = (self.clone(), lease.key.clone(), lease.token);
         let ttl_ms = u64::try_from(ttl.0).unwrap_or_default();
-        Heartbeat(tokio::spawn(async move {
+        let (end, mut ended) = oneshot::channel();
+        tokio::spawn(async move {
             let mut pause = Duration::from_millis(ttl_ms / 5);
-            loop {
-                tokio::time::sleep(pause).await;
+            // An answer means that the other end is gone.
+            while tokio::time::timeout(pause, &mut ended).await.is_err() {
                 pause = match state.renew(&key, token, Timestamp(0), ttl).await {
                     Ok(Some(_)) => Duration::from_millis(ttl_ms / 5),
                     Ok(None) => return,
@@ -216,26 +221,39 @@ impl State {
                     }
                 };
             }
-        }))
+        });
+        Heartbeat { _end: end }
     }
 
     /// Puts a lease's end off, to `ttl` after now, and returns it; `None` if the lease is not this token's any more.
     async fn renew(&self, key: &str, token: u64, now: Timestamp, ttl: Age) -> Result<Option<Timestamp>, StateError> {
-        let renewing = async {
-            let mut connection = self.pool.acquire().await?;
-            let until = self.lease_time(&mut connection, now).await?.plus(ttl);
-            let done = sqlx::query("UPDATE leases SET expires_at = $3 WHERE name = $1 AND token = $2 AND released = 0")
-                .bind(key)
-                .bind(number(token))
-                .bind(until.0)
-                .execute(&mut *connection)
-                .await?;
+        let (state, key) = (self.clone(), key.to_owned());
+        // In a task of its own, which goes on when nobody waits any more: a connection that is left in the middle of a
+        // statement is not one to go back to the others.
+        let renewing = tokio::spawn(async move {
+            let mut connection = state.pool.acquire().await?;
+            let until = state.lease_time(&mut connection, now).await?.plus(ttl);
+            // Never back: one that was held up must not undo a later one, whose holder relies on it.
+            let done = sqlx::query(
+                "UPDATE leases SET expires_at = CASE WHEN expires_at < $3 THEN $3 ELSE expires_at END
+                 WHERE name = $1 AND token = $2 AND released = 0",
+            )
+            .bind(key)
+            .bind(number(token))
+            .bind(until.0)
+            .execute(&mut *connection)
+            .await?;
             Ok((done.rows_affected() == 1).then_some(until))
-        };
+        });
         // A server that hangs must not hold up the next try for ever, and a later yes would be of no use.
         let within = Duration::from_millis(acts_within_ms(ttl));
         let renewed = tokio::time::timeout(within, renewing).await;
-        renewed.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(self.failed("renew a lease"))
+        let answer = match renewed {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(sqlx::Error::WorkerCrashed),
+            Err(_) => Err(sqlx::Error::PoolTimedOut),
+        };
+        answer.map_err(self.failed("renew a lease"))
     }
 
     /// The time that leases are about: the server's, where there is one.

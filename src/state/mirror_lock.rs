@@ -38,7 +38,7 @@ impl MirrorLock {
             }
             Place::Server(_) => {
                 let turn = std::sync::Arc::clone(&state.mirrors).lock_owned().await;
-                let mut transaction = state.pool.begin().await.map_err(state.failed(Self::DOING))?;
+                let mut transaction = state.begin_on_server().await.map_err(state.failed(Self::DOING))?;
                 advisory_lock(&mut transaction, i64::from_be_bytes(store)).await.map_err(state.failed(Self::DOING))?;
                 Ok(Self::Server { state: state.clone(), transaction, _turn: turn })
             }

@@ -381,8 +381,11 @@ async fn a_call_that_is_cancelled_anywhere_leaves_all_or_nothing() {
         assert_eq!(marked.map(|mark| mark.is_some()), [!is_open; 2], "cancelled at poll {polls}");
         if let Some(outcome) = finished {
             outcome.unwrap();
-            assert!(!is_open && polls > 2);
-            return;
+            assert!(!is_open);
+            // A database may answer so fast that there is next to nothing to be cancelled.
+            if polls > 2 {
+                return;
+            }
         }
         if is_open {
             state.close_intent(&id, Closed::Void, T0).await.unwrap();

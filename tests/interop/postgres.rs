@@ -160,7 +160,7 @@ fn config(lake: &Lake, catalog: &str, state: &str) -> PathBuf {
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(60), "waited a minute until {what}");
+        assert!(began.elapsed() < Duration::from_mins(1), "waited a minute until {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

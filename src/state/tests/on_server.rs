@@ -212,6 +212,11 @@ async fn a_lease_ends_by_the_servers_clock_and_its_old_holder_stops() {
     // Nobody was faster: it goes on with the same token.
     assert!(old.renew(T0).await.unwrap());
     assert!(take(&two, "new", HOUR).await.is_err());
+    // A renewal that was held up does not undo a later one.
+    let later = old.lease().expires_at.plus(HOUR);
+    sqlx::query("UPDATE leases SET expires_at = $1").bind(later.0).execute(&two.pool).await.unwrap();
+    assert!(old.renew(T0).await.unwrap());
+    assert_eq!(two.lease(KEY).await.unwrap().unwrap().expires_at, later);
     end(&two).await;
     let mut new = take(&two, "new", HOUR).await.unwrap();
     assert_eq!(new.token(), old.token() + 1);

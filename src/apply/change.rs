@@ -107,7 +107,7 @@ async fn committed(
     let set = change.set().cloned().collect();
     report.commits.push(CommitReport { metadata_location, snapshots: 0, refs, set });
     let replaced = replaced(work, base, change, current).await;
-    let (word, text) = match &replaced {
+    let (outcome, text) = match &replaced {
         Ok(()) => ("done", None),
         Err(Unplanned { before, what }) => {
             let text =
@@ -127,7 +127,7 @@ async fn committed(
         }
     };
     let detail = json!({ "metadata_location": current.metadata_location, "refs": change.refs });
-    work.audit(change.wanted.as_str(), &change.table, plan, word, &detail).await?;
+    work.audit(change.wanted.as_str(), &change.table, plan, outcome, &detail).await?;
     settle::mark_fallen_off(work, (&base.state, &base.metadata_location), current.into(), report).await?;
     Ok(text.map_or(Changed::Done, Changed::Not))
 }

@@ -345,8 +345,10 @@ fn inspected(table: &TableName, branch: &Branch, now: Timestamp) -> Vec<String> 
         format!("               trino: SELECT * FROM {spark} FOR VERSION AS OF '{}'", name.replace('\'', "''")),
         format!("               flink: SELECT * FROM {spark} /*+ OPTIONS('branch'='{}') */", name.replace('\'', "''")),
         format!("  drop it      icewarden branch drop {plain} {} --apply", quoted(name)),
-        format!("  keep it      icewarden branch retain {plain} {} --max-age 30d --apply", quoted(name)),
     ]);
+    if age.is_some() {
+        lines.push(format!("  keep it      icewarden branch retain {plain} {} --max-age AGE --apply", quoted(name)));
+    }
     lines
 }
 

@@ -764,7 +764,9 @@ async fn what_is_remembered_of_refs_outlives_the_database_or_the_file_and_the_la
     let files: Vec<_> =
         std::fs::read_dir(folder.path().join("deep/plans/refs")).unwrap().map(|file| file.unwrap().path()).collect();
     assert_eq!(files.len(), 3);
-    files.iter().for_each(|file| std::fs::write(file, "{").unwrap());
+    for file in &files {
+        std::fs::write(file, "{").unwrap();
+    }
     assert_eq!(plans.ref_memory(&lost, key).await.unwrap(), later);
     assert_eq!(look(&lost, &table(3, &[("a", 1)]), 11).await.refs, later.refs);
     assert!(files.iter().any(|file| std::fs::read_to_string(file).unwrap().len() > 1), "written anew");

@@ -118,7 +118,7 @@ fn facts(seen: &RefMemory) -> RefFacts {
 /// The first look at the refs.
 fn looked(state: &TableState) -> RefMemory {
     let mut memory = RefMemory::default();
-    memory.look(state, Timestamp(NOW - MINUTE), Age::days(1));
+    memory.look("memory://v1.metadata.json", state, Timestamp(NOW - MINUTE), Age::days(1));
     memory
 }
 

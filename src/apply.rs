@@ -153,7 +153,7 @@ impl Work<'_> {
         let Hands { state, plans, config, clock, .. } = self.hands;
         // Not the time at which the run began: until the last of many tables is come to, refs come and go.
         let (key, grace) = ((loaded.name.catalog.as_str(), uuid), config.expire.drop_grace);
-        Ok(plans.look_at_refs(state, key, &loaded.state, clock.now(), grace).await?)
+        Ok(plans.look_at_refs(state, key, (&loaded.metadata_location, &loaded.state), clock.now(), grace).await?)
     }
 
     /// Writes down what it takes to set refs again, before they are dropped (safety rule 15).

@@ -14,10 +14,12 @@ const REMEMBERED: Age = Age::days(400);
 /// All that is remembered of the refs of one table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefMemory {
-    /// When it was last looked at, by our clock. Of two memories the later one counts.
+    /// When it was last looked at, by our clock. Of two memories of one table the later one counts.
     pub looked_at: Option<Timestamp>,
     /// When the newest metadata that was looked at was made, by its writer's clock.
     pub metadata_at: Option<Timestamp>,
+    /// The file of that metadata.
+    pub metadata_location: String,
     /// The refs that were there.
     pub refs: BTreeMap<RefName, Sighting>,
     /// Those that are gone, in the order in which that was seen.
@@ -99,9 +101,12 @@ impl RefMemory {
     /// A ref that is gone is told in `dropped`. One whose head does not come from the head that was known counts as
     /// new, and so does one of which nobody can tell: that only makes it younger. The old ref of that name is gone
     /// only where it is certain that it is another.
-    pub fn look(&mut self, state: &TableState, now: Timestamp, grace: Age) {
-        // A look that took long tells nothing that a later one does not know better.
-        if self.metadata_at.is_some_and(|at| state.last_updated < at) {
+    pub fn look(&mut self, location: &str, state: &TableState, now: Timestamp, grace: Age) {
+        // A look that took long tells nothing that a later one does not know better. Clocks of writers differ, so
+        // the log is asked first.
+        let follows = location == self.metadata_location
+            || state.metadata_log.iter().any(|entry| entry.location == self.metadata_location);
+        if !follows && self.metadata_at.is_some_and(|at| state.last_updated < at) {
             return;
         }
         // A clock that is behind must make nothing older.
@@ -115,7 +120,10 @@ impl RefMemory {
         let relation = |name: &RefName, before: &Sighting| state.refs.get(name).map(|r| relation(&lineage, r, before));
         for (name, r) in &state.refs {
             let before = known.get(name).map(|before| (before, relation(name, before).unwrap_or(Relation::Other)));
-            let base = || fork_point(&lineage, &was_main, name, r);
+            // One that is restored has the base that it had: what lies between that and main may be expired.
+            let is_it = |gone: &&DroppedRef| gone.name == *name && gone.r.snapshot == r.snapshot;
+            let had = self.dropped.iter().rev().find(is_it).and_then(|gone| gone.fork_point);
+            let base = || fork_point(&lineage, &was_main, name, r).or(had);
             let same = before.filter(|(_, relation)| *relation == Relation::Same).map(|(before, _)| before);
             // From one snapshot of main to another: cut anew, or moved after it, and in either case nothing of its own.
             let is_cut_anew = |before: &Sighting| {
@@ -151,6 +159,7 @@ impl RefMemory {
         }
         self.dropped.retain(|dropped| dropped.ended.is_none() || at < dropped.at.plus(REMEMBERED));
         (self.looked_at, self.metadata_at) = (Some(now), Some(state.last_updated));
+        location.clone_into(&mut self.metadata_location);
     }
 
     fn gone(&mut self, name: &RefName, before: &Sighting, at: Timestamp) {
@@ -196,7 +205,7 @@ impl RefMemory {
 
     /// Whether this memory was made later than the other.
     pub fn is_later_than(&self, other: &Self) -> bool {
-        (self.metadata_at, self.looked_at) > (other.metadata_at, other.looked_at)
+        (self.looked_at, self.metadata_at) > (other.looked_at, other.metadata_at)
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::table::tests::empty_table;
-use crate::model::{ManifestSource, Snapshot};
+use crate::model::{ManifestSource, MetadataLogEntry, Snapshot};
 
 /// 1 ← 2 ← 3 and 1 ← 4 ← 5; 7's parents were expired.
 const ALL: &[(i64, Option<i64>)] = &[(1, None), (2, Some(1)), (3, Some(2)), (4, Some(1)), (5, Some(4)), (7, Some(6))];
@@ -41,7 +41,7 @@ fn table(updated: i64, main: Option<i64>, pr_at: Option<Ref>) -> TableState {
 fn looked(tables: &[TableState]) -> RefMemory {
     let mut memory = RefMemory::default();
     for table in tables {
-        memory.look(table, table.last_updated, GRACE);
+        memory.look(&table.last_updated.show(), table, table.last_updated, GRACE);
     }
     memory
 }
@@ -107,12 +107,17 @@ fn a_ref_that_is_gone_is_told_once_with_all_that_it_takes_to_set_it_again() {
 fn a_look_at_older_metadata_changes_nothing_and_a_clock_that_is_behind_makes_nothing_older() {
     let mut memory = looked(&[table(10, Some(1), Some(at(3))), table(20, Some(1), Some(at(3)))]);
     let before = memory.clone();
-    memory.look(&table(15, Some(1), None), Timestamp(40), GRACE);
+    memory.look("15", &table(15, Some(1), None), Timestamp(40), GRACE);
     assert_eq!(memory, before);
+    // Its writer's clock was behind; the log tells that it comes later.
+    let mut late = table(15, Some(1), None);
+    late.metadata_log.push(MetadataLogEntry { at: Timestamp(20), location: memory.metadata_location.clone() });
+    memory.look("late", &late, Timestamp(41), GRACE);
+    assert_eq!(gone(&memory), [(3, 41, None)]);
     let mut memory = RefMemory::default();
-    memory.look(&table(100, Some(1), Some(at(3))), Timestamp(5), GRACE);
+    memory.look("100", &table(100, Some(1), Some(at(3))), Timestamp(5), GRACE);
     assert_eq!(memory.refs[&pr()].first_seen.0, 100);
-    memory.look(&table(101, Some(1), None), Timestamp(6), GRACE);
+    memory.look("101", &table(101, Some(1), None), Timestamp(6), GRACE);
     assert_eq!(gone(&memory), [(3, 101, None)]);
 }
 
@@ -124,24 +129,24 @@ fn what_we_drop_counts_from_when_it_is_gone_and_lasts_its_grace_whoever_else_hol
     assert_eq!((drops[0].r.clone(), drops[0].is_seen), (branch(3, retention(None, Some(7))), false));
     memory.dropped.extend(drops);
     // Its commit is late: until then it is there.
-    memory.look(&there(20), Timestamp(20), GRACE);
+    memory.look("20", &there(20), Timestamp(20), GRACE);
     assert_eq!(gone(&memory), [(3, 12, None)]);
-    memory.look(&table(30, Some(1), None), Timestamp(30), GRACE);
+    memory.look("30", &table(30, Some(1), None), Timestamp(30), GRACE);
     assert_eq!((gone(&memory), memory.dropped[0].by.as_deref()), (vec![(3, 30, None)], Some("me")));
     // Somebody tags it, to be safe: what it kept beside its head stays all the same.
     let mut tagged = table(40, Some(1), None);
     tagged.refs.insert("t".into(), Ref { kind: RefKind::Tag, ..at(3) });
-    memory.look(&tagged, Timestamp(40), GRACE);
+    memory.look("40", &tagged, Timestamp(40), GRACE);
     assert_eq!(gone(&memory), [(3, 30, None)]);
-    memory.look(&TableState { last_updated: Timestamp(54), ..tagged }, Timestamp(54), GRACE);
+    memory.look("54", &TableState { last_updated: Timestamp(54), ..tagged }, Timestamp(54), GRACE);
     assert_eq!(gone(&memory), [(3, 30, Some(DropEnd::Held))]);
     // One that failed, and is there when its grace is over, is of no more use.
     let mut memory = looked(&[there(10)]);
     let drops = memory.about_to_drop(&there(10), &[&pr()], "me", Timestamp(12));
     memory.dropped.extend(drops);
-    memory.look(&there(36), Timestamp(36), GRACE);
+    memory.look("36", &there(36), Timestamp(36), GRACE);
     assert_eq!(gone(&memory), [(3, 12, Some(DropEnd::Held))]);
-    memory.look(&table(50, Some(1), None), Timestamp(50), GRACE);
+    memory.look("50", &table(50, Some(1), None), Timestamp(50), GRACE);
     assert_eq!(gone(&memory), [(3, 12, Some(DropEnd::Held)), (3, 50, None)]);
 }
 
@@ -195,16 +200,24 @@ fn the_fork_point_is_where_a_branch_left_main_when_it_was_first_seen() {
     let mut rolled_back = table(10, Some(3), Some(at(5)));
     rolled_back.snapshot_log = [1, 4, 1, 2, 3].map(SnapshotId).into();
     assert_eq!(looked(&[rolled_back]).refs[&pr()].fork_point, Some(SnapshotId(4)));
+    // Restored, it has the base that it had, though nobody could tell that any more.
+    let there = table(10, Some(3), Some(at(5)));
+    let mut gone = table(20, Some(3), None);
+    gone.snapshots.retain(|snapshot| snapshot.id.0 != 2);
+    let restored =
+        TableState { refs: table(30, Some(3), Some(at(5))).refs, last_updated: Timestamp(30), ..gone.clone() };
+    assert_eq!(looked(std::slice::from_ref(&restored)).refs[&pr()].fork_point, None);
+    assert_eq!(looked(&[there, gone, restored]).refs[&pr()].fork_point, Some(SnapshotId(1)));
     // Main was moved onto the branch: the branch's base stays the one that it was cut from.
     let memory = looked(&[table(10, Some(1), Some(at(2))), table(20, Some(3), Some(at(3)))]);
     assert_eq!(memory.refs[&pr()].fork_point, Some(SnapshotId(1)));
 }
 
 #[test]
-fn of_two_memories_the_one_of_later_metadata_counts() {
+fn of_two_memories_the_later_one_counts() {
     let early = looked(&[table(10, None, None)]);
     let mut later = early.clone();
-    later.look(&table(11, None, None), Timestamp(5), GRACE);
+    later.look("11", &table(11, None, None), Timestamp(11), GRACE);
     assert!(later.is_later_than(&early) && !early.is_later_than(&later) && !early.is_later_than(&early));
     assert!(early.is_later_than(&RefMemory::default()));
 }

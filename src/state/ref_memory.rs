@@ -18,11 +18,11 @@ impl Plans {
         &self,
         state: &State,
         key: Key<'_>,
-        table: &TableState,
+        (location, table): (&str, &TableState),
         now: Timestamp,
         grace: Age,
     ) -> Result<RefMemory, PlansError> {
-        self.remember(state, key, |memory| memory.look(table, now, grace)).await
+        self.remember(state, key, |memory| memory.look(location, table, now, grace)).await
     }
 
     /// Writes down refs that are about to be dropped: before the commit, so that no crash after it loses what it takes

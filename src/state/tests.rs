@@ -726,14 +726,14 @@ async fn what_is_remembered_of_refs_outlives_the_database_or_the_file_and_the_la
     let first = |memory: &RefMemory, name: &str| memory.refs.get(&RefName::from(name)).map(|seen| seen.first_seen);
     let key = ("lake", uuid);
     let look = async |state: &State, table: &crate::model::TableState, hours: i64| {
-        plans.look_at_refs(state, key, table, at(hours), grace).await.unwrap()
+        plans.look_at_refs(state, key, (&table.last_updated.show(), table), at(hours), grace).await.unwrap()
     };
     look(&state, &table(0, &[("a", 1)]), 1).await;
     let memory = look(&state, &table(2, &[("a", 1), ("b", 2)]), 5).await;
     assert_eq!((first(&memory, "a"), first(&memory, "b")), (Some(at(1)), Some(at(5))));
     // Of another catalog and of another table.
     for other in [("other", uuid), ("lake", Uuid::from_u128(2))] {
-        let memory = plans.look_at_refs(&state, other, &table(2, &[("a", 1)]), at(6), grace).await.unwrap();
+        let memory = plans.look_at_refs(&state, other, ("", &table(2, &[("a", 1)])), at(6), grace).await.unwrap();
         assert_eq!(first(&memory, "a"), Some(at(6)));
     }
     // A look at older metadata changes nothing.

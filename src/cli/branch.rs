@@ -257,7 +257,12 @@ fn row(branch: &Branch, now: Timestamp) -> Vec<String> {
         branch.head.to_string(),
         branch.head_at.map_or_else(|| "?".to_owned(), |at| now.since(at).show()),
         now.since(branch.created).show(),
-        limit.map_or_else(|| "for ever".to_owned(), |limit| limit.value.show()),
+        match (&branch.values.max_age, &branch.values.max_lifetime) {
+            (Some(age), Some(life)) => format!("{}, {} in all", age.value.show(), life.value.show()),
+            (None, Some(life)) => format!("{} in all", life.value.show()),
+            (Some(age), None) => age.value.show(),
+            (None, None) => "for ever".to_owned(),
+        },
         policy,
         behind,
         if branch.verdict.drops() { "drops".to_owned() } else { "keeps".to_owned() },

@@ -228,6 +228,13 @@ impl S3Server {
         self.act(&["put"], keys);
     }
 
+    /// The same for many; what a client that asks for each is told: `size time tag`, the time in seconds.
+    pub(crate) fn put_many(&self, keys: &[String]) -> BTreeMap<String, String> {
+        let file = tempfile::NamedTempFile::new_in(variable("ICEWARDEN_SCRATCH")).unwrap();
+        std::fs::write(file.path(), serde_json::to_string(keys).unwrap()).unwrap();
+        serde_json::from_str(&self.act(&["put-file", file.path().to_str().unwrap()], &[])).unwrap()
+    }
+
     /// Deletes these.
     pub(crate) fn delete(&self, keys: &[String]) {
         self.act(&["delete"], keys);

@@ -4,6 +4,8 @@
     python s3_objects.py ENDPOINT save ARCHIVE       a zip of keys
     python s3_objects.py ENDPOINT load ARCHIVE       puts them back
     python s3_objects.py ENDPOINT put KEYS           writes each key of a JSON array; its content tells the key
+    python s3_objects.py ENDPOINT put-file FILE      the same, the array in a file; {key: "size time tag"} as a client
+                                                     that asks for each is told, as JSON
     python s3_objects.py ENDPOINT delete KEYS        deletes each key of a JSON array
     python s3_objects.py ENDPOINT versioning STATUS  Enabled or Suspended
     python s3_objects.py ENDPOINT versions           {key: number of versions and delete markers} as JSON
@@ -42,6 +44,16 @@ def main():
     elif act == "put":
         for key in json.loads(sys.argv[3]):
             s3.put_object(Bucket="lake", Key=key, Body=f"near miss {key}".encode())
+    elif act == "put-file":
+        keys = json.loads(open(sys.argv[3], encoding="utf-8").read())
+
+        def put(key):
+            s3.put_object(Bucket="lake", Key=key, Body=f"near miss {key}".encode())
+            head = s3.head_object(Bucket="lake", Key=key)
+            return key, f"{head['ContentLength']} {int(head['LastModified'].timestamp())} {head['ETag']}"
+
+        with ThreadPoolExecutor(8) as pool:
+            json.dump(dict(pool.map(put, keys)), sys.stdout)
     elif act == "versioning":
         s3.put_bucket_versioning(Bucket="lake", VersioningConfiguration={"Status": sys.argv[3]})
     elif act == "versions":

@@ -484,8 +484,8 @@ fn storage_tells_what_the_folders_hold_and_names_what_cannot_be_represented() {
     fs::write(inner.join("0.metadata.json"), metadata.to_string()).unwrap();
     lake.sql(
         "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type) SELECT \
-         catalog_name, table_namespace, 'inner', 'file://' || (SELECT path FROM (SELECT replace(substr(metadata_location, 8), \
-         substr(metadata_location, instr(metadata_location, '/metadata/')), '/inner/metadata/0.metadata.json') AS path)), \
+         catalog_name, table_namespace, 'inner', replace(metadata_location, substr(metadata_location, \
+         instr(metadata_location, '/metadata/')), '/inner/metadata/0.metadata.json'), \
          iceberg_type FROM iceberg_tables WHERE table_name = 'orders'",
     );
     fs::write(orders.join("data/new\nline"), "123").unwrap();

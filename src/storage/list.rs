@@ -74,13 +74,11 @@ impl Listed {
 
     /// The object with this key in `scheme://authority`.
     fn of(store: &str, key: &[u8], facts: ObjectFacts) -> Self {
-        match std::str::from_utf8(key) {
-            Ok(key) => Self::of_text(store, key, facts),
-            Err(_) => {
-                let location = format!("{store}/{}", String::from_utf8_lossy(key));
-                Self::Unrepresentable { location, facts, why: "its key is not UTF-8" }
-            }
+        if let Ok(key) = std::str::from_utf8(key) {
+            return Self::of_text(store, key, facts);
         }
+        let location = format!("{store}/{}", String::from_utf8_lossy(key));
+        Self::Unrepresentable { location, facts, why: "its key is not UTF-8" }
     }
 
     fn of_text(store: &str, key: &str, facts: ObjectFacts) -> Self {

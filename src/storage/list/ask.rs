@@ -1,5 +1,6 @@
 //! Asks a bucket for pages, again where that helps.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use reqwest::StatusCode;
 
 use super::page::{self, NoPage, Page, Plus};
-use super::{ListProgress, Paging};
+use super::{ListProgress, Paging, error_of};
 use crate::model::{Location, Root};
 use crate::storage::signed::Bucket;
 use crate::storage::{Lent, Loan, Storage, StorageError, StorageErrorKind};
@@ -42,7 +43,7 @@ pub(super) struct Source {
     lent: Option<Lent>,
     /// What a plus is here: 0 is not known yet.
     plus: AtomicU8,
-    progress: std::sync::Arc<ListProgress>,
+    progress: Arc<ListProgress>,
 }
 
 impl Source {
@@ -51,7 +52,7 @@ impl Source {
         root: &Root,
         at: &Location,
         paging: Paging,
-        progress: std::sync::Arc<ListProgress>,
+        progress: Arc<ListProgress>,
     ) -> Result<Self, StorageError> {
         let lent = storage.lent_for(at).map(|(lent, _)| lent.clone());
         let bucket = storage.bucket(at)?;
@@ -82,14 +83,14 @@ impl Source {
                 }
                 Failed::Later(reason) if attempt >= ATTEMPTS => {
                     let reason = format!("{reason} (asked {ATTEMPTS} times)");
-                    return Err(self.without_secrets(self.error(StorageErrorKind::Unavailable, reason)));
+                    return Err(self.without_secrets(self.error(StorageErrorKind::Unavailable, &reason)));
                 }
                 Failed::Later(reason) => {
                     tracing::debug!(root = %self.root, attempt, reason, "a page is asked for again");
                     tokio::time::sleep(self.pause(attempt)).await;
                 }
                 Failed::UnclearPlus => {
-                    let reason = "it cannot be told what the plus in its keys stands for".to_owned();
+                    let reason = "it cannot be told what the plus in its keys stands for";
                     return Err(self.error(StorageErrorKind::Unavailable, reason));
                 }
             }
@@ -97,8 +98,8 @@ impl Source {
     }
 
     /// An error of this listing.
-    pub(super) fn error(&self, kind: StorageErrorKind, reason: String) -> StorageError {
-        StorageError { location: self.root.as_str().to_owned(), kind, reason: format!("cannot be listed: {reason}") }
+    pub(super) fn error(&self, kind: StorageErrorKind, reason: &str) -> StorageError {
+        error_of(&self.root, kind, reason)
     }
 
     fn without_secrets(&self, error: StorageError) -> StorageError {
@@ -159,12 +160,12 @@ impl Source {
         let reason = format!("the store answers {status} {said}").trim_end().to_owned();
         let is_over = said.contains("ExpiredToken");
         match status.as_u16() {
-            401 | 403 => Failed::Denied(self.error(StorageErrorKind::Denied, reason)),
+            401 | 403 => Failed::Denied(self.error(StorageErrorKind::Denied, &reason)),
             // S3 answers 400 to keys whose time is over.
-            400 if is_over => Failed::Denied(self.error(StorageErrorKind::Denied, reason)),
-            404 => Failed::Now(self.error(StorageErrorKind::NotFound, reason)),
+            400 if is_over => Failed::Denied(self.error(StorageErrorKind::Denied, &reason)),
+            404 => Failed::Now(self.error(StorageErrorKind::NotFound, &reason)),
             408 | 429 | 500.. => Failed::Later(reason),
-            _ => Failed::Now(self.error(StorageErrorKind::Unavailable, reason)),
+            _ => Failed::Now(self.error(StorageErrorKind::Unavailable, &reason)),
         }
     }
 }

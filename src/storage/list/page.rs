@@ -170,13 +170,14 @@ fn elements(text: &str) -> Result<Read, String> {
             }
             Event::Text(text) => value.push_str(&text.decode().map_err(|error| error.to_string())?),
             Event::CData(text) => value.push_str(&text.decode().map_err(|error| error.to_string())?),
-            Event::GeneralRef(name) => match name.resolve_char_ref().map_err(|error| error.to_string())? {
-                Some(character) => value.push(character),
-                None => {
+            Event::GeneralRef(name) => {
+                if let Some(character) = name.resolve_char_ref().map_err(|error| error.to_string())? {
+                    value.push(character);
+                } else {
                     let name: Cow<'_, str> = name.decode().map_err(|error| error.to_string())?;
                     value.push_str(resolve_predefined_entity(&name).ok_or_else(|| format!("&{name}; is unknown"))?);
                 }
-            },
+            }
             Event::Eof if is_whole && path.is_empty() => return Ok(read),
             Event::Eof => return Err("it ends in the middle".to_owned()),
             Event::Empty(_) | Event::Comment(_) | Event::Decl(_) | Event::PI(_) | Event::DocType(_) => {}
@@ -226,15 +227,13 @@ mod tests {
     use super::*;
 
     fn page(encoding: &str, keys: &[&str], end: &str) -> String {
-        let objects: String = keys
-            .iter()
-            .map(|key| {
-                format!(
-                    "<Contents><Key>{key}</Key><LastModified>2026-11-30T12:00:00.000Z</LastModified>\
-                     <ETag>&quot;e&quot;</ETag><Size>7</Size><Owner><ID>x</ID></Owner></Contents>"
-                )
-            })
-            .collect();
+        let object = |key: &&str| {
+            format!(
+                "<Contents><Key>{key}</Key><LastModified>2026-11-30T12:00:00.000Z</LastModified>\
+                 <ETag>&quot;e&quot;</ETag><Size>7</Size><Owner><ID>x</ID></Owner></Contents>"
+            )
+        };
+        let objects = keys.iter().map(object).collect::<Vec<_>>().concat();
         format!(
             "<?xml version=\"1.0\"?>\n<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Name>b</Name>\
              <Prefix>t/</Prefix>{encoding}{objects}{end}</ListBucketResult>"

@@ -118,7 +118,7 @@ impl Chain<'_> {
             let page = page?;
             if std::mem::take(&mut is_first) && self.may_split && page.token.is_some() {
                 // More than a page: where could it be split?
-                let behind = page.objects.last().map(|(key, _)| key.clone());
+                let behind = page.objects.last().map(|(key, _)| key.as_slice());
                 self.begin_at(self.folders().await, behind);
             }
             self.ranges[range].held = Some(page);
@@ -139,7 +139,7 @@ impl Chain<'_> {
     }
 
     fn error(&self, what: &str) -> StorageError {
-        self.source.error(StorageErrorKind::Unavailable, what.to_owned())
+        self.source.error(StorageErrorKind::Unavailable, what)
     }
 
     /// Folders of the first levels, as far as a few requests tell. What fails here fails again in the listing itself.
@@ -165,9 +165,9 @@ impl Chain<'_> {
     }
 
     /// Makes the chain of ranges that begin at some of these, spread evenly.
-    fn begin_at(&mut self, mut pivots: Vec<Vec<u8>>, behind: Option<Vec<u8>>) {
+    fn begin_at(&mut self, mut pivots: Vec<Vec<u8>>, behind: Option<&[u8]>) {
         pivots.retain(|pivot| {
-            pivot.starts_with(self.prefix) && behind.as_ref().is_none_or(|key| self.order.is_behind(pivot, key))
+            pivot.starts_with(self.prefix) && behind.is_none_or(|key| self.order.is_behind(pivot, key))
         });
         pivots.sort_unstable();
         pivots.dedup();

@@ -457,7 +457,7 @@ fn storage_tells_what_the_folders_hold_and_names_what_cannot_be_represented() {
         found.unwrap_or_else(|| panic!("no {table}\n{answer}"))
     };
     let folder_of = |line: &Value| {
-        let location = line["folders"][0]["location"].as_str().unwrap();
+        let location = line["folders"][0]["location"].as_str().unwrap_or_else(|| panic!("{line}"));
         PathBuf::from(location.strip_prefix("file://").unwrap())
     };
     let answer = ask().exits(0);
@@ -476,7 +476,7 @@ fn storage_tells_what_the_folders_hold_and_names_what_cannot_be_represented() {
     let files = files_of(&orders);
     let inner = orders.join("inner/metadata");
     fs::create_dir_all(&inner).unwrap();
-    let newest = files.keys().filter(|file| file.to_str().unwrap().ends_with(".metadata.json")).next_back().unwrap();
+    let newest = files.keys().rfind(|file| file.to_str().unwrap().ends_with(".metadata.json")).unwrap();
     let mut metadata: Value = serde_json::from_slice(&fs::read(newest).unwrap()).unwrap();
     metadata["location"] = format!("file://{}/inner", orders.display()).into();
     metadata["table-uuid"] = "00000000-0000-4000-8000-000000000001".into();

@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use icewarden::catalog::metadata;
 use icewarden::config::RefRules;
-use icewarden::model::sighting::see;
-use icewarden::model::{Age, Creation, Seen, TableName, TableState, Timestamp};
+use icewarden::model::{Age, Creation, RefMemory, TableName, TableState, Timestamp};
 use icewarden::plan::values::{Configured, Inputs, Request};
 use icewarden::plan::{CleanupPlan, ExpirePlan, RefFacts, RetentionPlan, expire, retention, values};
 use rustix::time::{ClockId, clock_gettime};
@@ -105,7 +104,7 @@ fn plan(state: &TableState, inputs: &Inputs, facts: &RefFacts) -> (RetentionPlan
 
 /// What is known of the refs by the default configuration, after they were seen before: ages count from creation, and
 /// fork points are kept.
-fn facts(seen: &Seen) -> RefFacts {
+fn facts(seen: &RefMemory) -> RefFacts {
     let refs = || seen.refs.iter();
     let created = refs().map(|(name, seen)| (name.clone(), Creation { head: seen.head, at: seen.first_seen }));
     RefFacts {
@@ -114,6 +113,13 @@ fn facts(seen: &Seen) -> RefFacts {
         fork_points: refs().filter_map(|(name, seen)| Some((name.clone(), seen.fork_point?))).collect(),
         ..RefFacts::default()
     }
+}
+
+/// The first look at the refs.
+fn looked(state: &TableState) -> RefMemory {
+    let mut memory = RefMemory::default();
+    memory.look(state, Timestamp(NOW - MINUTE), Age::days(1));
+    memory
 }
 
 fn timed<T>(work: impl Fn() -> T) -> Duration {
@@ -143,7 +149,7 @@ fn main() {
         let bytes = metadata(&branch);
         let inputs = inputs();
         let state = metadata::parse(&bytes, "memory://v1.metadata.json").unwrap();
-        let seen = see(&state, &BTreeMap::new(), Timestamp(NOW - MINUTE));
+        let seen = looked(&state);
         assert_eq!(seen.refs.values().filter(|seen| seen.fork_point.is_some()).count(), BRANCHES);
         let facts = facts(&seen);
         let (retention, expired) = plan(&state, &inputs, &facts);
@@ -175,7 +181,7 @@ fn main() {
             bytes.len() as f64 / 1e6,
             show(timed(|| metadata::parse(&bytes, "memory://v1.metadata.json").unwrap())),
             // The first sight, which has all fork points to find.
-            show(timed(|| see(&state, &BTreeMap::new(), Timestamp(NOW)))),
+            show(timed(|| looked(&state))),
             show(timed(|| plan(&state, &inputs, &facts))),
             show(timed(|| whole.write().unwrap())),
         );

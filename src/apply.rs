@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::failpoint;
 use crate::inventory::reach::Progress;
 use crate::inventory::world::{Surveyor, World};
-use crate::model::{Age, LocationRules, RunId, TableName, Timestamp};
+use crate::model::{Age, LocationRules, RefMemory, RefName, RunId, TableName, Timestamp};
 use crate::state::{Acquired, AuditRow, Holder, LeaseGuard, Plans, State};
 use crate::storage::Storage;
 
@@ -90,7 +90,8 @@ pub struct Work<'a> {
 /// Takes the lease on a table by its uuid (safety rule 14).
 pub async fn lease(state: &State, uuid: Uuid, what: String) -> Result<Option<LeaseGuard>, Error> {
     // A lease is about processes that run now, so it lives on the system's clock, not on the run's `now`.
-    match state.acquire(&uuid.to_string(), &Holder::this(what), Clock::system(), LEASE).await? {
+    let ttl = failpoint::lease().unwrap_or(LEASE);
+    match state.acquire(&uuid.to_string(), &Holder::this(what).with_host(), Clock::system(), ttl).await? {
         Acquired::Guard(guard) => Ok(Some(guard)),
         Acquired::HeldBy(holder) => Err(Error::Busy {
             holder: holder.map_or_else(|| "another process on this machine".to_owned(), |lease| lease.to_string()),
@@ -100,22 +101,37 @@ pub async fn lease(state: &State, uuid: Uuid, what: String) -> Result<Option<Lea
 
 impl Work<'_> {
     /// Asks, right before a commit or a batch of deletes, whether it may still be done: the lease is ours, and
-    /// nobody put a hold on the table (safety rules 14 and 18).
+    /// nobody put a hold on the table (safety rules 14 and 18). A yes is good for a moment only: a process that was
+    /// stopped meanwhile, past the end of its lease perhaps, must not act on it.
     pub async fn may_go_on(&mut self, tables: &[&TableName], before: &'static str) -> Result<(), Error> {
-        let is_held = match &mut self.lease {
-            Some(lease) => lease.renew(Clock::system()).await?,
-            None => false,
-        };
-        if !is_held {
+        let asked_at = Clock::boot_ms();
+        let Some(lease) = &mut self.lease else { return Err(Error::LeaseLost { before }) };
+        if !lease.renew(Clock::system()).await? {
             return Err(Error::LeaseLost { before });
         }
+        let within = lease.acts_within_ms();
         for table in tables {
             if let Some(hold) = self.hands.state.held(table).await? {
                 return Err(Error::Held { by: hold.by, reason: hold.reason, before });
             }
         }
         failpoint::pass(if before == "commit" { "before-commit" } else { "before-delete" }).await;
+        let took = Clock::boot_ms().saturating_sub(asked_at);
+        if took > within {
+            return Err(Error::Stalled { seconds: took / 1000, before });
+        }
         Ok(())
+    }
+
+    /// The largest difference between our system clock and those of the table's store, the state database and the
+    /// catalog, and whose clock that is; `None` where no one has a clock of its own (safety rule 3).
+    pub async fn clock_skew(&self, location: &str) -> Result<Option<(String, Age)>, Error> {
+        let clocks = [
+            self.storage.clock_skew(location).await,
+            self.hands.state.clock_skew().await?,
+            self.catalog.clock_skew().await?,
+        ];
+        Ok(clocks.into_iter().flatten().max_by_key(|(_, skew)| skew.0.saturating_abs()))
     }
 
     /// Gives the lease back.
@@ -130,6 +146,31 @@ impl Work<'_> {
     pub async fn world(&self) -> Result<Arc<World>, Error> {
         let Hands { state, storage, .. } = self.hands;
         Ok(self.surveyor.fresh(self.catalogs, state, storage.rules(), self.now).await?)
+    }
+
+    /// Goes on from what is remembered of a table's refs to what is there now.
+    pub async fn look_at_refs(&self, loaded: &LoadedTable, uuid: Uuid) -> Result<RefMemory, Error> {
+        let Hands { state, plans, config, clock, .. } = self.hands;
+        // Not the time at which the run began: until the last of many tables is come to, refs come and go.
+        let (key, grace) = ((loaded.name.catalog.as_str(), uuid), config.expire.drop_grace);
+        Ok(plans.look_at_refs(state, key, &loaded.state, clock.now(), grace).await?)
+    }
+
+    /// Writes down what it takes to set refs again, before they are dropped (safety rule 15).
+    pub async fn record_drops(&self, loaded: &LoadedTable, uuid: Uuid, names: &[&RefName]) -> Result<(), Error> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        let Hands { state, plans, clock, .. } = self.hands;
+        let memory = self.look_at_refs(loaded, uuid).await?;
+        let drops = memory.about_to_drop(&loaded.state, names, self.actor, clock.now());
+        Ok(plans.record_drops(state, (loaded.name.catalog.as_str(), uuid), &drops).await?)
+    }
+
+    /// Notes that refs which were written down have gone.
+    pub async fn confirm_drops(&self, table: &TableName, uuid: Uuid, names: &[&RefName]) -> Result<(), Error> {
+        let Hands { state, plans, .. } = self.hands;
+        Ok(plans.confirm_drops(state, (table.catalog.as_str(), uuid), names).await?)
     }
 
     /// The locations that operators keep, canonical under today's `[locations]`.

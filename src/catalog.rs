@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use iceberg::{TableRequirement, TableUpdate};
 
-use crate::model::{TableName, TableState, Timestamp};
+use crate::model::{Age, TableName, TableState, Timestamp};
 use crate::storage::Storage;
 
 mod auth;
@@ -19,7 +19,7 @@ pub use crate::storage::install_crypto;
 /// A configured catalog.
 #[derive(Debug)]
 pub enum Catalog {
-    /// JDBC layout in SQLite.
+    /// JDBC layout in SQLite or PostgreSQL.
     Sql(sql::SqlCatalog),
     /// Iceberg REST.
     Rest(rest::RestCatalog),
@@ -140,6 +140,15 @@ impl Catalog {
             Self::Broken { name, reason } => {
                 Err(CatalogError::NotOpen { catalog: name.clone(), reason: reason.clone() })
             }
+        }
+    }
+
+    /// How far our system clock is ahead of the catalog's, and whose clock that is; `None` where it has none of its own,
+    /// or does not tell (safety rule 3).
+    pub async fn clock_skew(&self) -> Result<Option<(String, Age)>, CatalogError> {
+        match self {
+            Self::Sql(catalog) => catalog.clock_skew().await,
+            Self::Rest(_) | Self::Broken { .. } => Ok(None),
         }
     }
 

@@ -201,10 +201,14 @@ async fn remembered(config: &Config, storage: &Storage, request: CheckRequest) -
     };
     match state {
         Ok(state) => {
-            let text = format!("{}: may be read and written", state.database().display());
-            let of_state = CheckItem::ok(About::State, "", text).took(began);
-            let of_plans = plans(config, storage, &state, request).await;
-            (Some(state), vec![of_state, of_plans])
+            let text = format!("{}: may be read and written", state.database());
+            let mut items = vec![CheckItem::ok(About::State, "", text).took(began)];
+            // One that fails now is told by the first table.
+            if let Ok(Some((_, skew))) = state.clock_skew().await {
+                items.push(stores::of_clock("state database", Some(skew)));
+            }
+            items.push(plans(config, storage, &state, request).await);
+            (Some(state), items)
         }
         Err(reason) => {
             let advice = "correct [state] database, or make it usable for this user";

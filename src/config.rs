@@ -18,6 +18,7 @@ mod cron;
 pub mod default;
 mod later;
 pub mod policy;
+mod postgres;
 pub mod problem;
 mod raw;
 mod reader;
@@ -26,6 +27,7 @@ pub use policy::{
     EffectiveExpire, EffectivePolicy, Exclusive, Mode, OnPrClosed, Pattern, Policy, PolicyExpire, RefRule, RefRules,
     Sourced,
 };
+pub use postgres::PostgresUrl;
 pub use problem::{ConfigError, Position, Problem, Severity};
 
 /// All that the configuration file says, checked, with defaults filled in.
@@ -103,7 +105,7 @@ pub struct CatalogConfig {
 /// How a catalog is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CatalogKind {
-    /// JDBC layout; `sqlite:///path` (the URI may hold a password, so it is a secret).
+    /// JDBC layout; `sqlite:///path` or `postgres://…` (the URI may hold a password, so it is a secret).
     Sql {
         /// The database, its path absolute.
         uri: Secret,
@@ -159,7 +161,7 @@ pub struct CaFile {
 /// `[state]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateConfig {
-    /// `sqlite:///path`.
+    /// `sqlite:///path` or `postgres://…`.
     pub database: Secret,
     /// `file:///path` or `s3://bucket/prefix`.
     pub plans: String,

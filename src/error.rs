@@ -50,6 +50,17 @@ pub enum Error {
         /// `commit` or `delete`.
         before: &'static str,
     },
+    /// Too much time went by between the last look at the lease and what it allows.
+    #[error(
+        "the run was held up for {seconds} s right before its next {before}, so that others may have begun to work on the \
+         table; it stopped there, run it again"
+    )]
+    Stalled {
+        /// In boot time.
+        seconds: u64,
+        /// `commit` or `delete`.
+        before: &'static str,
+    },
     /// The table was replaced, or forbids maintenance now.
     #[error("{table} was replaced, or its gc.enabled was switched off, during the sweep; the rest keeps its marks")]
     Changed {

@@ -28,3 +28,16 @@ pub(crate) async fn pass(name: &str) {
         }
     }
 }
+
+/// How long leases last instead of their real time: none in a build without the feature `real-parts`.
+#[cfg(not(feature = "real-parts"))]
+pub(crate) fn lease() -> Option<crate::model::Age> {
+    None
+}
+
+/// How long leases last instead of their real time, which no test can wait for: `ICEWARDEN_LEASE_MS`.
+#[cfg(feature = "real-parts")]
+#[allow(clippy::disallowed_methods)] // test builds only
+pub(crate) fn lease() -> Option<crate::model::Age> {
+    std::env::var("ICEWARDEN_LEASE_MS").ok()?.parse().ok().map(crate::model::Age)
+}

@@ -143,14 +143,19 @@ pub fn approve_change(
     change: RefChange,
     hold: Option<&Hold>,
     unplanned_removal: Option<&str>,
+    clock_skew: Option<(String, Age)>,
 ) -> Result<ApprovedChange, Box<(RefChange, Refusal)>> {
-    let drops = change.dropped().next().is_some();
+    let keeps_more = matches!(change.wanted, Wanted::Restore(_));
     let refusal = if let Some(main) = change.dropped().find(|name| name.is_main()) {
         Some(Refusal::Unsound { what: format!("it drops {main}") })
     } else if let Some(hold) = hold {
         Some(Refusal::Held { by: hold.by.clone(), reason: hold.reason.clone() })
+    } else if keeps_more {
+        None
+    } else if let Some(finding) = unplanned_removal {
+        Some(Refusal::UnplannedRemoval { finding: finding.to_owned() })
     } else {
-        unplanned_removal.filter(|_| drops).map(|finding| Refusal::UnplannedRemoval { finding: finding.to_owned() })
+        clock_skew.and_then(skewed)
     };
     match refusal {
         None => Ok(ApprovedChange(change)),
@@ -179,10 +184,8 @@ fn refusal(plan: &ExpirePlan, facts: &Facts<'_>) -> Option<Refusal> {
     if let Some(finding) = facts.unplanned_removal {
         return Some(Refusal::UnplannedRemoval { finding: finding.to_owned() });
     }
-    if let Some((of, skew)) = &facts.clock_skew
-        && skew.0.abs() > MAX_CLOCK_SKEW.0
-    {
-        return Some(Refusal::ClockSkew { of: of.clone(), skew: Age(skew.0.abs()) });
+    if let Some(skewed) = facts.clock_skew.clone().and_then(skewed) {
+        return Some(skewed);
     }
     if let Some((expired, retained)) = plan.conflicts.first().cloned() {
         return Some(Refusal::PrefixConflict { count: plan.conflicts.len(), expired, retained });
@@ -192,6 +195,12 @@ fn refusal(plan: &ExpirePlan, facts: &Facts<'_>) -> Option<Refusal> {
         return Some(Refusal::TooManyRefs { refs, limit: facts.limits.max_refs });
     }
     None
+}
+
+/// Safety rule 3.
+fn skewed((of, skew): (String, Age)) -> Option<Refusal> {
+    let skew = Age(skew.0.abs());
+    (skew > MAX_CLOCK_SKEW).then_some(Refusal::ClockSkew { of, skew })
 }
 
 /// Whether a confirmed bound covers what a plan would do.
@@ -230,10 +239,23 @@ fn unsound(plan: &ExpirePlan, facts: &Facts<'_>) -> Option<String> {
             return Some(format!("it expires the head of {}, which can be restored for a while", drop.name));
         }
     }
+    let (now, grace) = (retention.values.now, retention.values.drop_grace);
+    for gone in retention.facts.dropped.iter().filter(|gone| gone.by.is_some() && now < gone.at.plus(grace)) {
+        if retention.expired().any(|decision| decision.id == gone.r.snapshot) {
+            return Some(format!("it expires what {} pointed at, which can be restored for a while", gone.name));
+        }
+    }
     for (name, to) in &retention.to_set {
-        let is_same = |found: &Ref| found.snapshot == to.snapshot && found.kind == to.kind;
+        let adds = |found: Option<i64>, to: Option<i64>| found.is_none_or(|found| Some(found) == to);
+        let is_same = |found: &Ref| {
+            found.snapshot == to.snapshot
+                && found.kind == to.kind
+                && adds(found.retention.max_ref_age_ms, to.retention.max_ref_age_ms)
+                && adds(found.retention.max_snapshot_age_ms, to.retention.max_snapshot_age_ms)
+                && adds(found.retention.min_snapshots_to_keep, to.retention.min_snapshots_to_keep)
+        };
         if !facts.state.refs.get(name).is_some_and(is_same) {
-            return Some(format!("it sets {name} to another snapshot"));
+            return Some(format!("it changes more of {name} than the retention that it lacks"));
         }
     }
     let none_by_hand = std::collections::BTreeSet::new();

@@ -28,6 +28,8 @@ pub mod config;
 pub mod clock;
 pub mod storage;
 
+mod postgres;
+
 pub mod catalog;
 pub mod state;
 

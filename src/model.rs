@@ -16,6 +16,6 @@ pub use file::{Candidate, Content, FileKind, ObjectFacts};
 pub use id::{PlanId, RefName, RunId, SnapshotId, TableName};
 pub use location::{BadLocation, Fingerprint, Location, LocationRules, Root, Unrepresentable};
 pub use roots::TableRoots;
-pub use sighting::{Creation, DroppedRef, Seen, Sighting};
+pub use sighting::{Creation, DropEnd, DroppedRef, RefMemory, Sighting};
 pub use table::{ManifestSource, MetadataLogEntry, Ref, RefKind, Retention, Snapshot, StatisticsFile, TableState};
 pub use time::{Age, Timestamp};

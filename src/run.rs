@@ -67,7 +67,7 @@ impl Lake {
         self.catalogs.iter().find(|catalog| catalog.name() == name)
     }
 
-    /// One run's work on the table with this uuid, under its lease.
+    /// One run's work on the table with this uuid, under its lease, with what the table's files are read with.
     fn work<'a>(
         &'a self,
         catalog: &'a Catalog,
@@ -75,9 +75,9 @@ impl Lake {
         actor: &'a str,
         now: Timestamp,
         (uuid, lease): (Uuid, Option<LeaseGuard>),
+        storage: Storage,
     ) -> Work<'a> {
         let (hands, catalogs, surveyor) = (&self.hands, &self.catalogs, &self.surveyor);
-        let storage = hands.storage.clone();
         Work { hands, catalogs, surveyor, uuid, catalog, storage, run, actor, now, lease }
     }
 
@@ -310,7 +310,8 @@ async fn expire_table(
 }
 
 fn failed(report: &mut TableReport, error: &Error) {
-    let is_guard = matches!(error, Error::Held { .. } | Error::Busy { .. } | Error::LeaseLost { .. });
+    let is_guard =
+        matches!(error, Error::Held { .. } | Error::Busy { .. } | Error::LeaseLost { .. } | Error::Stalled { .. });
     let outcome = if is_guard { Outcome::Refused } else { Outcome::Failed };
     report.ended(outcome, error.to_string());
 }
@@ -385,7 +386,8 @@ async fn sweep_table(
             sweep::Mode::Apply => lease(&lake.hands.state, uuid, format!("sweep of {name}")).await?,
             sweep::Mode::Look => None,
         };
-        let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease));
+        // The sweep loads the table, and takes what is lent for it, itself.
+        let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease), lake.hands.storage.clone());
         let done = sweep::table(&mut work, &name, mode, &mut report).await;
         work.end().await?;
         done

@@ -90,7 +90,7 @@ pub async fn table(work: &mut Work<'_>, name: &TableName, mode: Mode, report: &m
         report.advice = Some(format!("icewarden findings; icewarden findings ack {finding} --until DATE"));
         return Ok(());
     }
-    if let Some((of, skew)) = work.storage.clock_skew(&current.state.location).await
+    if let Some((of, skew)) = work.clock_skew(&current.state.location).await?
         && skew.0.abs() > MAX_CLOCK_SKEW.0
     {
         report.ended(Outcome::Refused, Refusal::ClockSkew { of, skew: Age(skew.0.abs()) }.to_string());

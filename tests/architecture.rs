@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each module uses only what stands left of it (and its own parts).
-const ORDER: [&str; 17] = [
+const ORDER: [&str; 18] = [
     "model",
     "clock",
     "config",
     "storage",
+    "postgres",
     "catalog",
     "state",
     "inventory",

@@ -467,7 +467,7 @@ fn storage_tells_what_the_folders_hold_and_names_what_cannot_be_represented() {
         assert_eq!(line["folders"].as_array().unwrap().len(), 1, "{line}");
         assert_eq!(line["objects"], files.len(), "{line}");
         assert_eq!(line["bytes"], files.values().sum::<u64>(), "{line}");
-        assert!(line["oldest"].as_str().unwrap() <= line["newest"].as_str().unwrap(), "{line}");
+        assert!(line["oldest"].as_i64().unwrap() <= line["newest"].as_i64().unwrap(), "{line}");
         assert_eq!(line["unrepresentable"], 0, "{line}");
     }
 

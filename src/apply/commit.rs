@@ -7,7 +7,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::settle::{self, Inputs, Settled};
-use super::{ListHeader, Work, change, mark};
+use super::{ListHeader, Work, mark};
 use crate::catalog::{CommitOutcome, LoadedTable};
 use crate::error::Error;
 use crate::failpoint;
@@ -80,10 +80,7 @@ pub async fn expire(
         candidates,
         created_at: work.now,
     };
-    let drops = plan.retention.recorded_drops(&base.state, work.actor);
-    if !drops.is_empty() {
-        work.hands.state.record_drops(&plan.table.catalog, plan.uuid, &drops).await?;
-    }
+    work.record_drops(base, plan.uuid, &plan.retention.dropped_alone()).await?;
     work.hands.state.open_intent(&intent).await?;
     report.is_untouched = false;
     failpoint::pass("after-intent").await;
@@ -105,20 +102,6 @@ pub async fn expire(
     }
     failpoint::pass("after-mark").await;
     Ok(if plan.commits() > 1 { Ended::More } else { Ended::Finished })
-}
-
-/// Writes the retention that policies give to refs.
-pub async fn retention(
-    work: &mut Work<'_>,
-    base: &LoadedTable,
-    approved: &ApprovedPlan,
-    id: PlanId,
-    report: &mut TableReport,
-) -> Result<Ended, Error> {
-    match approved.retention(&base.state) {
-        Some(change) => change::refs(work, base, &change, Some(id), report).await,
-        None => Ok(Ended::Finished),
-    }
 }
 
 /// Turns a settled commit into lines of the report; whether the next step may follow.

@@ -14,7 +14,7 @@ use super::{Work, mark};
 use crate::catalog::metadata;
 use crate::catalog::{Catalog, LoadedTable};
 use crate::error::Error;
-use crate::model::{LocationRules, PlanId, TableState};
+use crate::model::{LocationRules, PlanId, RefName, TableState};
 use crate::plan::{RefFacts, retention, values};
 use crate::report::{Outcome, TableReport};
 use crate::state::{Closed, FindingKind, Intent, Observation, Severity};
@@ -112,7 +112,7 @@ fn lacks(state: &TableState, intent: &Intent) -> bool {
     intent.removed_snapshots.iter().all(|id| !there.contains(id))
 }
 
-fn same(rules: &LocationRules, left: &str, right: &str) -> bool {
+pub(super) fn same(rules: &LocationRules, left: &str, right: &str) -> bool {
     left == right || matches!((rules.parse(left), rules.parse(right)), (Ok(left), Ok(right)) if left == right)
 }
 
@@ -180,6 +180,11 @@ pub async fn conclude(
                 "refs": intent.removed_refs,
             });
             work.audit("commit", &intent.table, Some(inputs.plan), "done", &detail).await?;
+            // Later nobody can tell whether a ref went by our commit, or by somebody's since: a look finds out.
+            if intent.run == *work.run {
+                let refs: Vec<&RefName> = intent.removed_refs.iter().collect();
+                work.confirm_drops(&intent.table, intent.uuid, &refs).await?;
+            }
             // Before the intent is closed: after a crash in between they are found again.
             let table = mark::Table { name: &intent.table, location: &location, state: &after };
             mark_fallen_off(work, (&before, &before_location), table, report).await?;

@@ -1,31 +1,36 @@
-//! SQL catalogs in the JDBC layout: the rows that pyiceberg's and Java's SQL catalogs read and write. SQLite here.
+//! SQL catalogs in the JDBC layout: the rows that pyiceberg's and Java's SQL catalogs read and write, in SQLite or
+//! PostgreSQL.
 //!
 //! A commit writes the next metadata file, then swaps the table's pointer in one UPDATE that holds only while the
-//! pointer is the one the commit was made for. The SQL is the same for PostgreSQL.
+//! pointer is the one the commit was made for. The SQL is the same for both. The catalog's tables are its writers' to
+//! make: none are made here, but in new SQLite files for the demo.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Once};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use iceberg::{TableRequirement, TableUpdate};
-use sqlx::any::AnyConnectOptions;
-use sqlx::{AnyConnection, ConnectOptions, Row};
-use url::Url;
+use sqlx::{AnyConnection, Row};
 use uuid::Uuid;
 
 use super::metadata::edit::{self, RequirementError};
 use super::metadata::{self, MetadataError};
 use super::{CatalogError, CommitOutcome, Committing, ListedTable, LoadedTable};
 use crate::config::Secret;
-use crate::model::{TableName, TableState, Timestamp};
+use crate::model::{Age, TableName, TableState, Timestamp};
+use crate::postgres;
 use crate::storage::{Storage, StorageErrorKind};
+
+mod place;
+
+use place::{Place, parse_uri, told};
 
 /// How often a load follows a pointer that moves while its file is read.
 const LOAD_ATTEMPTS: usize = 5;
 
-/// Writers hold SQLite's lock for milliseconds; one that is held longer is told as an error.
-const BUSY_TIMEOUT: &str = "PRAGMA busy_timeout = 10000";
+/// How long the swap may take. A server that does not answer by then may make it still, or have made it.
+const SWAP_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Layout V0 has no `iceberg_type`; V1 has, and keeps views in the same table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,18 +90,18 @@ const CREATE_NAMESPACE_PROPERTIES: &str = "CREATE TABLE iceberg_namespace_proper
      catalog_name VARCHAR(255) NOT NULL, namespace VARCHAR(255) NOT NULL, property_key VARCHAR(255) NOT NULL, \
      property_value VARCHAR(1000), PRIMARY KEY (catalog_name, namespace, property_key))";
 
-/// A SQL catalog in a SQLite file. Its name is the `catalog_name` of its rows.
+/// A SQL catalog in a SQLite file or a PostgreSQL database. Its name is the `catalog_name` of its rows.
 #[derive(Debug, Clone)]
 pub struct SqlCatalog {
     name: String,
-    file: PathBuf,
-    options: AnyConnectOptions,
+    place: Place,
     storage: Storage,
 }
 
 impl SqlCatalog {
-    /// Opens the catalog file that `uri` (`sqlite:///absolute/path`) names. It must be there and hold the catalog's
-    /// tables: a mistyped path must not become an empty catalog. `warehouse` is not needed: rows name full locations.
+    /// Opens the catalog at `uri`: `sqlite:///absolute/path` or `postgres://user:password@host/database`. It must be
+    /// there and hold the catalog's tables: a mistyped path must not become an empty catalog. `warehouse` is not needed:
+    /// rows name full locations.
     pub async fn open(
         name: &str,
         uri: &Secret,
@@ -104,14 +109,15 @@ impl SqlCatalog {
         storage: Storage,
     ) -> Result<Self, CatalogError> {
         let _ = warehouse;
-        let (options, file) = parse_uri(uri.reveal()).map_err(|reason| unavailable(name, "open", reason))?;
-        let catalog = Self { name: name.to_owned(), file, options, storage };
+        let place = Place::of(uri).map_err(|reason| unavailable(name, "open", reason))?;
+        let catalog = Self { name: name.to_owned(), place, storage };
         let mut connection = catalog.connect("open").await?;
         catalog.layout(&mut connection, "open").await?;
         Ok(catalog)
     }
 
-    /// Makes a new catalog file in layout V1 and opens it. For demonstrations and tests; an existing file is an error.
+    /// Makes a new catalog file in layout V1 and opens it. For demonstrations and tests; an existing file is an error,
+    /// and so is a server.
     pub async fn create(name: &str, uri: &Secret, storage: Storage) -> Result<Self, CatalogError> {
         let (options, file) = parse_uri(uri.reveal()).map_err(|reason| unavailable(name, "create", reason))?;
         let failed = |error: &dyn std::fmt::Display| unavailable(name, "create", error.to_string());
@@ -122,7 +128,7 @@ impl SqlCatalog {
             .open(&file)
             .await
             .map_err(|error| unavailable(name, "create", format!("{}: {error}", file.display())))?;
-        let catalog = Self { name: name.to_owned(), file, options, storage };
+        let catalog = Self { name: name.to_owned(), place: Place::File { file, options }, storage };
         let mut connection = catalog.connect("create").await?;
         for statement in [CREATE_TABLES, CREATE_NAMESPACE_PROPERTIES] {
             sqlx::query(statement).execute(&mut connection).await.map_err(|error| failed(&error))?;
@@ -163,6 +169,18 @@ impl SqlCatalog {
     /// The name of its `[[catalog]]`.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// How far our system clock is ahead of the server's, and whose clock that is; `None` for a file (safety rule 3).
+    pub async fn clock_skew(&self) -> Result<Option<(String, Age)>, CatalogError> {
+        const ACTION: &str = "ask for the time of";
+        if matches!(self.place, Place::File { .. }) {
+            return Ok(None);
+        }
+        let mut connection = self.connect(ACTION).await?;
+        let skew = postgres::clock_skew(&mut connection).await;
+        let skew = skew.map_err(|error| unavailable(&self.name, ACTION, error.to_string()))?;
+        Ok(Some((self.place.shown(), skew)))
     }
 
     /// Every table of this catalog's name, sorted by name; views are left out.
@@ -275,12 +293,19 @@ impl SqlCatalog {
             .bind(base.name.namespace.join("."))
             .bind(&base.name.name)
             .bind(&base.metadata_location)
-            .execute(&mut connection)
-            .await;
+            .execute(&mut connection);
+        let Ok(swapped) = tokio::time::timeout(SWAP_TIMEOUT, swapped).await else {
+            let seconds = SWAP_TIMEOUT.as_secs();
+            return CommitOutcome::Unknown { reason: format!("the catalog did not answer within {seconds} s") };
+        };
         match swapped.map(|done| done.rows_affected()) {
             Ok(0) => CommitOutcome::Conflict { reason: self.why_lost(base).await, left_behind: Some(location) },
             Ok(_) => CommitOutcome::Committed,
-            Err(error) if was_not_applied(&error) => rejected(&error, Some(location)),
+            // Somebody else was faster, says a server that serialises transactions.
+            Err(error) if matches!(postgres::sqlstate(&error), Some("40001" | "40P01")) => {
+                CommitOutcome::Conflict { reason: told(&error), left_behind: Some(location) }
+            }
+            Err(error) if was_not_applied(&error) => rejected(&told(&error), Some(location)),
             Err(error) => CommitOutcome::Unknown { reason: format!("the catalog's answer was lost: {error}") },
         }
     }
@@ -328,41 +353,33 @@ impl SqlCatalog {
         })
     }
 
-    /// A connection for one operation. None is kept: a file that was moved away, or restored from a backup, would
-    /// live on behind an open connection, and commits with it.
     async fn connect(&self, action: &'static str) -> Result<AnyConnection, CatalogError> {
-        let failed = |reason: String| unavailable(&self.name, action, reason);
-        match tokio::fs::metadata(&self.file).await {
-            Ok(facts) if facts.is_file() => {}
-            Ok(_) => return Err(failed(format!("{} is no file", self.file.display()))),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(failed(format!(
-                    "there is no catalog file at {}; check `uri` (an absolute path is sqlite:///…)",
-                    self.file.display()
-                )));
-            }
-            Err(error) => return Err(failed(format!("{}: {error}", self.file.display()))),
-        }
-        let said = |error: sqlx::Error| failed(format!("{}: {error}", self.file.display()));
-        let mut connection = self.options.connect().await.map_err(said)?;
-        sqlx::query(BUSY_TIMEOUT).execute(&mut connection).await.map_err(said)?;
-        Ok(connection)
+        self.place.connect().await.map_err(|reason| unavailable(&self.name, action, reason))
     }
 
     /// Asked each time: another client may migrate the catalog while we run.
     async fn layout(&self, connection: &mut AnyConnection, action: &'static str) -> Result<Layout, CatalogError> {
         let probe = sqlx::query("SELECT iceberg_type FROM iceberg_tables WHERE 1 = 0").execute(&mut *connection).await;
         let Err(error) = probe else { return Ok(Layout::V1) };
-        // Told by the column's name, so that a lock or a broken disk is not taken for the old layout.
-        match &error {
-            sqlx::Error::Database(said) if said.message().contains("iceberg_type") => Ok(Layout::V0),
-            sqlx::Error::Database(said) if said.message().contains("iceberg_tables") => Err(unavailable(
-                &self.name,
-                action,
-                format!("{} is a database without Iceberg's tables ({})", self.file.display(), said.message()),
-            )),
-            _ => Err(unavailable(&self.name, action, format!("{}: {error}", self.file.display()))),
+        let shown = self.place.shown();
+        // Told by the code, or by the column's name, so that a lock or a broken disk is not taken for the old layout.
+        let (no_column, no_table) = match (postgres::sqlstate(&error), &error) {
+            (Some(state), _) => (state == "42703", state == "42P01"),
+            (None, sqlx::Error::Database(said)) => {
+                let names = |name| said.message().contains(name);
+                (names("iceberg_type"), !names("iceberg_type") && names("iceberg_tables"))
+            }
+            (None, _) => (false, false),
+        };
+        if no_column {
+            return Ok(Layout::V0);
         }
+        let reason = if no_table {
+            format!("{shown} is a database without Iceberg's tables ({})", told(&error))
+        } else {
+            format!("{shown}: {}", told(&error))
+        };
+        Err(unavailable(&self.name, action, reason))
     }
 
     /// A catalog without tables is fine; one whose name nobody used is a mistake in the configuration.
@@ -384,7 +401,7 @@ impl SqlCatalog {
         }
         let reason = format!(
             "{} holds catalogs [{}], none is called {}; the `name` of a [[catalog]] must be the name that its writers use",
-            self.file.display(),
+            self.place.shown(),
             names.join(", "),
             self.name
         );
@@ -400,33 +417,17 @@ fn rejected(error: &dyn std::fmt::Display, left_behind: Option<String>) -> Commi
     CommitOutcome::Rejected { reason: error.to_string(), left_behind }
 }
 
-/// Whether SQLite is sure to have rolled the statement back. What is not listed (IO errors, a corrupt file) may show
-/// itself only after the commit record was written.
+/// Whether the database is sure to have rolled the statement back. What is not listed of SQLite's errors (IO errors, a
+/// corrupt file) may show itself only after the commit record was written.
 fn was_not_applied(error: &sqlx::Error) -> bool {
     // Primary result codes: ERROR, PERM, BUSY, LOCKED, READONLY, FULL, CANTOPEN, CONSTRAINT, AUTH.
     const ROLLED_BACK: [i32; 9] = [1, 3, 5, 6, 8, 13, 14, 19, 23];
+    if postgres::sqlstate(error).is_some() {
+        return postgres::was_rolled_back(error);
+    }
     let sqlx::Error::Database(said) = error else { return false };
     let code = said.code().and_then(|code| code.parse::<i32>().ok());
     code.is_some_and(|extended| ROLLED_BACK.contains(&(extended & 0xff)))
-}
-
-/// The options and the file of a `sqlite:` URI.
-fn parse_uri(uri: &str) -> Result<(AnyConnectOptions, PathBuf), String> {
-    static DRIVERS: Once = Once::new();
-    DRIVERS.call_once(sqlx::any::install_default_drivers);
-
-    let scheme = uri.split(':').next().unwrap_or_default();
-    let Some(rest) = uri.strip_prefix("sqlite:") else {
-        return Err(format!("{scheme}: catalogs are not supported; `uri` must be sqlite:///absolute/path"));
-    };
-    let path = rest.strip_prefix("//").unwrap_or(rest).split(['?', '#']).next().unwrap_or_default();
-    let path = percent_encoding::percent_decode_str(path).decode_utf8().map_err(|error| error.to_string())?;
-    if path.is_empty() || path == ":memory:" || rest.contains("mode=memory") {
-        return Err("`uri` names no file; it must be sqlite:///absolute/path".to_owned());
-    }
-    let url = Url::parse(uri).map_err(|error| format!("`uri` is no URL: {error}"))?;
-    let options = AnyConnectOptions::from_url(&url).map_err(|error| error.to_string())?;
-    Ok((options, Path::new(&*path).to_owned()))
 }
 
 /// Where the file that follows `base` goes, named as Java names it.

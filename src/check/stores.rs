@@ -151,12 +151,13 @@ async fn of_bucket(storage: &Storage, name: &str, folder: &Root) -> Vec<CheckIte
     vec![of_clock(name, skew.map(|(_, skew)| skew)), of_versioning(name, &versioning)]
 }
 
-fn of_clock(name: &str, skew: Option<Age>) -> CheckItem {
+/// What is to be said of a clock beside ours.
+pub(super) fn of_clock(name: &str, skew: Option<Age>) -> CheckItem {
     let Some(skew) = skew else {
         return CheckItem::ok(About::Clock, name, "not seen: the store does not tell its time where it is asked");
     };
     let by = Age(skew.0.abs());
-    let text = format!("ours and the store's differ by {}, at most {} are allowed", by.show(), MAX_CLOCK_SKEW.show());
+    let text = format!("ours and this one differ by {}, at most {} are allowed", by.show(), MAX_CLOCK_SKEW.show());
     if by > MAX_CLOCK_SKEW {
         let advice = "set both by NTP; until then every run that would change something is refused";
         return CheckItem::fail(About::Clock, name, text, advice);

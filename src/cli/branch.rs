@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::text::{count, counted, left, minute, right, table as laid_out};
 use super::{Selection, print};
 use crate::config::Pattern;
-use crate::model::{Age, RefName, Retention, TableName, Timestamp};
+use crate::model::{Age, RefKind, RefName, Retention, TableName, Timestamp};
 use crate::plan::change::Wanted;
 use crate::plan::{RefVerdict, Source};
 use crate::report::{Outcome, RunReport, quoted};
@@ -228,13 +228,14 @@ fn listed(of_table: &TableBranches) {
 }
 
 fn gone_text(gone: &Gone, now: Timestamp) -> String {
-    let by = gone.by.as_deref().map_or_else(String::new, |by| format!(" by {by}"));
-    let until = if now < gone.restorable_until {
-        format!("can be restored until {}", minute(gone.restorable_until))
-    } else {
-        "can be restored while its snapshots are there".to_owned()
-    };
-    format!("{}   dropped {}{by}, {until}", gone.name, minute(gone.dropped_at))
+    let what = if gone.kind == RefKind::Tag { "tag, " } else { "" };
+    let (name, at) = (&gone.name, minute(gone.dropped_at));
+    match (&gone.by, gone.kept_until) {
+        (Some(by), Some(until)) if now < until => {
+            format!("{name}   {what}dropped {at} by {by}, can be restored until {}", minute(until))
+        }
+        _ => format!("{name}   {what}gone since {at}, can be restored while its snapshots are there"),
+    }
 }
 
 fn row(branch: &Branch, now: Timestamp) -> Vec<String> {
@@ -344,8 +345,10 @@ fn inspected(table: &TableName, branch: &Branch, now: Timestamp) -> Vec<String> 
         format!("               trino: SELECT * FROM {spark} FOR VERSION AS OF '{}'", name.replace('\'', "''")),
         format!("               flink: SELECT * FROM {spark} /*+ OPTIONS('branch'='{}') */", name.replace('\'', "''")),
         format!("  drop it      icewarden branch drop {plain} {} --apply", quoted(name)),
-        format!("  keep it      icewarden branch retain {plain} {} --max-age 30d --apply", quoted(name)),
     ]);
+    if age.is_some() {
+        lines.push(format!("  keep it      icewarden branch retain {plain} {} --max-age AGE --apply", quoted(name)));
+    }
     lines
 }
 

@@ -107,6 +107,16 @@ fn the_examples_are_good() {
     assert_eq!(config.state.database.reveal(), "sqlite:///my/lake/icewarden.db");
     assert_eq!(config.catalogs[0].warehouse.as_deref(), Some("file:///my/lake/warehouse"));
 
+    let postgres = include_str!("../../config/examples/postgres.toml");
+    let env = |name: &str| Some(format!("{}%40", name.to_lowercase()));
+    let read = |_: &Path| Ok(SECRET.to_owned());
+    let (config, warnings) =
+        Config::parse(postgres, "postgres.toml", &Sources { folder: Path::new("/"), env: &env, read: &read }).unwrap();
+    assert_eq!(serious(warnings), []);
+    let state = PostgresUrl::parse(&config.state.database).unwrap();
+    assert_eq!(state.reveal().password(), Some("state_password%40"));
+    assert_eq!(state.to_string(), "postgres://icewarden@db.example.com/icewarden");
+
     let rest = include_str!("../../config/examples/rest-s3.toml");
     let env = |name: &str| (name == "S3_ACCESS_KEY_ID").then(|| "key".to_owned());
     let read = |_: &Path| Ok(SECRET.to_owned());
@@ -124,7 +134,7 @@ fn everything_that_is_wrong_is_reported_at_once_with_its_place() {
         parse(text).unwrap_err().to_string(),
         "c.toml has 8 problems
   c.toml:1:1   [[catalog]] has no `type` (hint: \"sql\" or \"rest\")
-  c.toml:1:1   [[catalog]] has no `uri` (hint: sqlite:///path for type \"sql\", https://… for type \"rest\")
+  c.toml:1:1   [[catalog]] has no `uri` (hint: sqlite:///path or postgres://… for type \"sql\", https://… for type \"rest\")
   c.toml:2:8   name \"a.b\": a catalog's name has no dots (hint: the name is the first part of catalog.namespace.table)
   c.toml:4:1   unknown key `older_then` in [expire], did you mean `older_than`?
   c.toml:5:15  retain_last 0: expected 1 or more
@@ -139,7 +149,8 @@ fn everything_that_is_wrong_is_reported_at_once_with_its_place() {
 fn each_kind_of_problem_has_its_place_and_words() {
     let duration = "expected a duration such as \"5d\", \"36h\" or \"30m\" (units w, d, h, m, s, ms)";
     let location = "(hint: s3://bucket/prefix, file:///path, or file:./path beside this file)";
-    let sqlite = "(hint: sqlite:///path, or sqlite://./path beside this file)";
+    let database =
+        "(hint: sqlite:///path, sqlite://./path beside this file, or postgres://user:password@host/database)";
     let floor = "(hint: only [guard] allow_floor_below_minimum = true allows less)";
     let variable = "(hint: write $${ for the two characters themselves)";
     let cases: Vec<(&str, Vec<String>)> = vec![
@@ -271,22 +282,22 @@ fn each_kind_of_problem_has_its_place_and_words() {
             ],
         ),
         (
-            "[[catalog]]\nname = \"p\"\ntype = \"sql\"\nuri = \"postgres://u:hunter2@h/d\"\ntoken = \"hunter2\"",
+            "[[catalog]]\nname = \"p\"\ntype = \"sql\"\nuri = \"postgres://u:hunter2@h\"\ntoken = \"hunter2\"",
             vec![
-                format!("4:7  uri: PostgreSQL comes with a later version {sqlite}"),
+                "4:7  uri names no database".into(),
                 "5:9  token is for catalogs of type \"rest\"".into(),
             ],
         ),
         (
             "[[catalog]]\nname = \"p\"\ntype = \"sql\"\nuri = \"mysql://u:hunter2@h/d\"\nwarehouse = \"here\"",
             vec![
-                format!("4:7  uri: not the address of a SQLite database {sqlite}"),
+                format!("4:7  uri: not the address of a SQLite or PostgreSQL database {database}"),
                 format!("5:13  warehouse \"here\": not a location {location}"),
             ],
         ),
         (
             "[[catalog]]\nname = \"p\"\ntype = \"sql\"\nuri = \"sqlite://:memory:\"",
-            vec![format!("4:7  uri: the database must be a file {sqlite}")],
+            vec![format!("4:7  uri: the database must be a file {database}")],
         ),
         (
             "[[catalog]]\nname = \"p\"\ntype = \"rest\"\nuri = \"sqlite:///x\"\ntoken = \"hunter2\"\ncredential = \"a:b\"",
@@ -403,7 +414,7 @@ fn each_kind_of_problem_has_its_place_and_words() {
         (
             "[state]\ndatabase = \"postgres://x\"\nplans = \"gs://b/x\"",
             vec![
-                format!("2:12  database: PostgreSQL comes with a later version {sqlite}"),
+                "2:12  database names no database".into(),
                 "3:9  plans \"gs://b/x\": plans are kept in file:///path or s3://bucket/prefix".into(),
             ],
         ),
@@ -566,6 +577,7 @@ fn variables_stand_in_any_text() {
 fn relative_places_are_beside_the_file() {
     for (database, expected) in [
         ("sqlite:///abs/x.db", "sqlite:///abs/x.db"),
+        ("postgres://u:p@h:1/d?sslmode=require", "postgres://u:p@h:1/d?sslmode=require"),
         ("sqlite://./x.db", "sqlite:///a%25 b%23/conf/x.db"),
         ("sqlite://x.db?mode=rwc", "sqlite:///a%25 b%23/conf/x.db?mode=rwc"),
         ("sqlite://../y/./x.db", "sqlite:///a%25 b%23/y/x.db"),

@@ -97,7 +97,7 @@ async fn a_ref_is_as_old_as_the_unbroken_line_of_logged_files_or_its_first_sight
                 let (own, in_force) = (Retention::default(), Retention::default());
                 let first_seen = Timestamp(at);
                 let kind = RefKind::Branch;
-                let seen = Sighting { kind, head, first_seen, last_seen: NOW, own, in_force, fork_point: None };
+                let seen = Sighting { kind, head, first_seen, own, in_force, fork_point: None };
                 (pr.clone(), seen)
             })
             .into_iter()

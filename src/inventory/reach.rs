@@ -62,7 +62,7 @@ impl Progress {
 }
 
 /// Reads manifest lists and manifests, each once.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Reader {
     storage: Storage,
     progress: Arc<Progress>,
@@ -132,8 +132,7 @@ impl Reader {
 
     /// One that reads another table's files, with what that table's are read with, and shares what was read.
     fn through(&self, storage: &Storage) -> Self {
-        let (known, decoded) = (Arc::clone(&self.known), Arc::clone(&self.decoded));
-        Self { storage: storage.clone(), progress: Arc::clone(&self.progress), known, decoded }
+        Self { storage: storage.clone(), ..self.clone() }
     }
 
     /// Visits everything that these snapshots reach, each manifest once: lists, manifests, entries in `scope`.

@@ -6,24 +6,38 @@ use std::collections::{BTreeMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use super::lineage::Lineage;
-use super::{Ref, RefKind, RefName, Retention, SnapshotId, TableState, Timestamp};
+use super::{Age, Ref, RefKind, RefName, Retention, SnapshotId, TableState, Timestamp};
+
+/// Records of refs that went longer ago than this are forgotten, once nothing hangs on them.
+const REMEMBERED: Age = Age::days(400);
+
+/// All that is remembered of the refs of one table.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefMemory {
+    /// When it was last looked at, by our clock. Of two memories the later one counts.
+    pub looked_at: Option<Timestamp>,
+    /// When the newest metadata that was looked at was made, by its writer's clock.
+    pub metadata_at: Option<Timestamp>,
+    /// The refs that were there.
+    pub refs: BTreeMap<RefName, Sighting>,
+    /// Those that are gone, in the order in which that was seen.
+    pub dropped: Vec<DroppedRef>,
+}
 
 /// A ref as runs have seen it, without a break.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sighting {
     /// Branch or tag.
     pub kind: RefKind,
     /// What it pointed at when it was last seen.
     pub head: SnapshotId,
-    /// By our clock.
+    /// By our clock, but not before the metadata in which it was first seen.
     pub first_seen: Timestamp,
-    /// By our clock.
-    pub last_seen: Timestamp,
     /// What it said of its own retention when it was last seen.
     pub own: Retention,
     /// That, and what vanished from it while its head moved: writers that know no retention leave it out.
     pub in_force: Retention,
-    /// Of a branch: the newest snapshot that it had in common with `main` when it was first seen.
+    /// Of a branch: the newest snapshot that it had in common with what `main` was, when it was first seen.
     pub fork_point: Option<SnapshotId>,
 }
 
@@ -49,80 +63,162 @@ pub struct DroppedRef {
     pub at: Timestamp,
     /// Who dropped it; `None`: somebody else than we.
     pub by: Option<String>,
+    /// Whether it was seen to be gone. What we drop is written down before it goes.
+    pub is_seen: bool,
+    /// When and how it came to be of no more use.
+    pub ended: Option<(DropEnd, Timestamp)>,
 }
 
-/// What a look at a table tells about its refs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
-    /// Every ref that is there.
-    pub refs: BTreeMap<RefName, Sighting>,
-    /// Refs that are gone, and were there at the last look.
-    pub gone: Vec<DroppedRef>,
+/// How a record of a dropped ref ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DropEnd {
+    /// Another ref leads to its snapshot, or itself is there again.
+    Held,
+    /// Its snapshot was expired.
+    Expired,
 }
 
-/// What is known of the refs once the table was seen like this. One whose head does not come from the head that was
-/// known is a new ref of the same name, and so is one of which nobody can tell, because what lies between was
-/// expired: that only makes it younger.
-///
-/// The old ref of that name is gone. Not so one that was set back to an ancestor of its head: whether that was a
-/// rollback or a new branch at the old one's base nobody can tell, and a rollback may be taken back.
-///
-/// `fork_points` are those of refs that are not known: what is left of a lost memory, where the table still has them.
-pub fn see(
-    state: &TableState,
-    known: &BTreeMap<RefName, Sighting>,
-    fork_points: &BTreeMap<RefName, SnapshotId>,
-    now: Timestamp,
-) -> Seen {
-    let lineage = Lineage::new(&state.snapshots);
-    let main = state.refs.get(&RefName::from(RefName::MAIN));
-    let on_main = lineage.led_to(main);
-    let is_same = |r: &Ref, before: &Sighting| r.kind == before.kind && lineage.descends(r.snapshot, before.head);
-    let sighting = |(name, r): (&RefName, &Ref)| {
-        let before = known.get(name).filter(|before| is_same(r, before));
-        let first_seen = before.map_or(now, |before| before.first_seen.min(now));
-        let fork_point = match before {
-            Some(before) => before.fork_point,
-            None if known.contains_key(name) => fork_point(&lineage, &on_main, name, r),
-            None => told(&lineage, fork_points, name, r).or_else(|| fork_point(&lineage, &on_main, name, r)),
+/// How the ref of a name that is there now relates to the one that was there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Relation {
+    /// It is the same: its head comes from the one that was known.
+    Same,
+    /// It was set back to an ancestor, by a rollback or by a new branch at the old one's base: nobody can tell.
+    SetBack,
+    /// One of the two heads is not in the table any more.
+    Unknown,
+    /// Another one of that name.
+    Other,
+}
+
+impl RefMemory {
+    /// Goes on from what is remembered to what is there now. `grace` is how long the snapshots of a ref that we
+    /// dropped stay.
+    ///
+    /// A ref that is gone is told in `dropped`. One whose head does not come from the head that was known counts as
+    /// new, and so does one of which nobody can tell: that only makes it younger. The old ref of that name is gone
+    /// only where it is certain that it is another.
+    pub fn look(&mut self, state: &TableState, now: Timestamp, grace: Age) {
+        // A look that took long tells nothing that a later one does not know better.
+        if self.metadata_at.is_some_and(|at| state.last_updated < at) {
+            return;
+        }
+        // A clock that is behind must make nothing older.
+        let at = now.max(state.last_updated);
+        let lineage = Lineage::new(&state.snapshots);
+        let mut was_main = lineage.led_to(state.refs.get(&RefName::from(RefName::MAIN)));
+        let on_main = was_main.clone();
+        was_main.extend(&state.snapshot_log);
+
+        let known = std::mem::take(&mut self.refs);
+        let relation = |name: &RefName, before: &Sighting| state.refs.get(name).map(|r| relation(&lineage, r, before));
+        for (name, r) in &state.refs {
+            let before = known.get(name).map(|before| (before, relation(name, before).unwrap_or(Relation::Other)));
+            let base = || fork_point(&lineage, &was_main, name, r);
+            let same = before.filter(|(_, relation)| *relation == Relation::Same).map(|(before, _)| before);
+            // From one snapshot of main to another: cut anew, or moved after it, and in either case nothing of its own.
+            let is_cut_anew = |before: &Sighting| {
+                before.head != r.snapshot && on_main.contains(&before.head) && on_main.contains(&r.snapshot)
+            };
+            let sighting = Sighting {
+                kind: r.kind,
+                head: r.snapshot,
+                first_seen: same.filter(|before| !is_cut_anew(before)).map_or(at, |before| before.first_seen),
+                own: r.retention,
+                in_force: match before {
+                    Some((before, relation)) if relation != Relation::Other || name.is_main() => in_force(r, before),
+                    _ => r.retention,
+                },
+                fork_point: same.map_or_else(base, |before| before.fork_point),
+            };
+            self.refs.insert(name.clone(), sighting);
+        }
+        let gone = known.iter().filter(|(name, before)| {
+            !name.is_main() && relation(name, before).is_none_or(|relation| relation == Relation::Other)
+        });
+        for (name, before) in gone {
+            self.gone(name, before, at);
+        }
+        let led_to = lineage.led_to(state.refs.values());
+        for dropped in self.dropped.iter_mut().filter(|dropped| dropped.ended.is_none()) {
+            let ours_until = dropped.by.as_ref().map(|_| dropped.at.plus(grace));
+            if lineage.get(dropped.r.snapshot).is_none() {
+                dropped.ended = Some((DropEnd::Expired, at));
+            } else if led_to.contains(&dropped.r.snapshot) && ours_until.is_none_or(|until| at >= until) {
+                dropped.ended = Some((DropEnd::Held, at));
+            }
+        }
+        self.dropped.retain(|dropped| dropped.ended.is_none() || at < dropped.at.plus(REMEMBERED));
+        (self.looked_at, self.metadata_at) = (Some(now), Some(state.last_updated));
+    }
+
+    fn gone(&mut self, name: &RefName, before: &Sighting, at: Timestamp) {
+        let is_it = |dropped: &&mut DroppedRef| {
+            dropped.ended.is_none() && dropped.name == *name && dropped.r.snapshot == before.head
         };
-        let in_force = before.map_or(r.retention, |before| in_force(r, before));
-        let (kind, head, own) = (r.kind, r.snapshot, r.retention);
-        (name.clone(), Sighting { kind, head, first_seen, last_seen: now, own, in_force, fork_point })
-    };
-    let gone = |(name, before): (&RefName, &Sighting)| {
-        let is_gone = !name.is_main()
-            && lineage.get(before.head).is_some()
-            && state.refs.get(name).is_none_or(|r| {
-                let is_set_back = r.kind == before.kind && lineage.descends(before.head, r.snapshot);
-                !is_same(r, before) && !is_set_back
-            });
-        is_gone.then(|| DroppedRef {
+        if let Some(dropped) = self.dropped.iter_mut().find(is_it) {
+            // Written down before it went: only now is it certain that it did.
+            if !dropped.is_seen {
+                (dropped.at, dropped.is_seen) = (at.max(dropped.at), true);
+            }
+            return;
+        }
+        self.dropped.push(DroppedRef {
             name: name.clone(),
             r: Ref { snapshot: before.head, kind: before.kind, retention: before.in_force },
             fork_point: before.fork_point,
-            at: now,
+            at,
             by: None,
-        })
-    };
-    Seen { refs: state.refs.iter().map(sighting).collect(), gone: known.iter().filter_map(gone).collect() }
+            is_seen: true,
+            ended: None,
+        });
+    }
+
+    /// What is known of these refs, which are about to be dropped.
+    pub fn about_to_drop(&self, state: &TableState, names: &[&RefName], by: &str, at: Timestamp) -> Vec<DroppedRef> {
+        let of = |name: &&RefName| {
+            let r = state.refs.get(*name)?;
+            let seen = self.refs.get(*name).filter(|seen| seen.head == r.snapshot && seen.kind == r.kind);
+            let retention = seen.map_or(r.retention, |seen| seen.in_force);
+            Some(DroppedRef {
+                name: (*name).clone(),
+                r: Ref { retention, ..r.clone() },
+                fork_point: seen.and_then(|seen| seen.fork_point),
+                at: at.max(state.last_updated),
+                by: Some(by.to_owned()),
+                is_seen: false,
+                ended: None,
+            })
+        };
+        names.iter().filter_map(of).collect()
+    }
+
+    /// Whether this memory was made later than the other.
+    pub fn is_later_than(&self, other: &Self) -> bool {
+        (self.metadata_at, self.looked_at) > (other.metadata_at, other.looked_at)
+    }
 }
 
-fn told(
-    lineage: &Lineage<'_>,
-    fork_points: &BTreeMap<RefName, SnapshotId>,
-    name: &RefName,
-    r: &Ref,
-) -> Option<SnapshotId> {
-    let is_branch = r.kind == RefKind::Branch && !name.is_main();
-    fork_points.get(name).copied().filter(|id| is_branch && lineage.get(*id).is_some())
+fn relation(lineage: &Lineage<'_>, r: &Ref, before: &Sighting) -> Relation {
+    if r.kind != before.kind {
+        return Relation::Other;
+    }
+    if lineage.descends(r.snapshot, before.head) {
+        return Relation::Same;
+    }
+    if lineage.descends(before.head, r.snapshot) {
+        return Relation::SetBack;
+    }
+    let are_there = lineage.get(before.head).is_some() && lineage.get(r.snapshot).is_some();
+    if are_there { Relation::Other } else { Relation::Unknown }
 }
 
-fn fork_point(lineage: &Lineage<'_>, on_main: &HashSet<SnapshotId>, name: &RefName, r: &Ref) -> Option<SnapshotId> {
+fn fork_point(lineage: &Lineage<'_>, was_main: &HashSet<SnapshotId>, name: &RefName, r: &Ref) -> Option<SnapshotId> {
     if name.is_main() || r.kind == RefKind::Tag {
         return None;
     }
-    lineage.ancestors(r.snapshot).map(|snapshot| snapshot.id).find(|id| on_main.contains(id))
+    lineage.ancestors(r.snapshot).map(|snapshot| snapshot.id).find(|id| was_main.contains(id))
 }
 
 /// A setting that is gone was lost if the head moved in the same go; with the head where it was, somebody took it

@@ -5,7 +5,10 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::config::RefRules;
-use crate::model::{DroppedRef, Ref, RefKind, RefName, Retention, SnapshotId, TableName, TableState};
+use crate::model::lineage::Lineage;
+use crate::model::{
+    Age, DropEnd, DroppedRef, Ref, RefKind, RefName, Retention, SnapshotId, TableName, TableState, Timestamp,
+};
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -60,9 +63,14 @@ pub struct ChangedRef {
 impl RefChange {
     /// Whether the table is as the change would leave it. A branch may have moved on since.
     pub fn is_done(&self, state: &TableState) -> bool {
+        let lineage = Lineage::new(&state.snapshots);
         self.refs.iter().all(|changed| match (&changed.after, state.refs.get(&changed.name)) {
             (None, found) => found.is_none(),
-            (Some(wanted), Some(found)) => found.kind == wanted.kind && found.retention == wanted.retention,
+            (Some(wanted), Some(found)) => {
+                found.kind == wanted.kind
+                    && found.retention == wanted.retention
+                    && lineage.descends(found.snapshot, wanted.snapshot)
+            }
             (Some(_), None) => false,
         })
     }
@@ -101,6 +109,17 @@ pub enum Refused {
     /// It has what is asked for.
     #[error("branch {0} has that retention already")]
     AsWanted(RefName),
+    /// It would go at once.
+    #[error("its head is {} old: with an age of {} the next expiry drops it (to drop it: icewarden branch drop)", age.show(), limit.show())]
+    AlreadyOver {
+        /// Of its head.
+        age: Age,
+        /// Asked for.
+        limit: Age,
+    },
+    /// Another branch of that name is there now.
+    #[error("{0} is another branch than the one that was shown: somebody has set it anew meanwhile")]
+    Replaced(RefName),
     /// A setting that Iceberg does not take.
     #[error("retention must be greater than zero")]
     BadRetention,
@@ -133,7 +152,7 @@ pub fn drop(state: &TableState, name: &RefName, rules: &RefRules) -> Result<Chan
 }
 
 /// The branch gets these settings.
-pub fn retain(state: &TableState, name: &RefName, settings: Retention) -> Result<ChangedRef, Refused> {
+pub fn retain(state: &TableState, name: &RefName, settings: Retention, now: Timestamp) -> Result<ChangedRef, Refused> {
     let r = branch(state, name)?;
     let Retention { min_snapshots_to_keep, max_snapshot_age_ms, max_ref_age_ms } = settings;
     if [min_snapshots_to_keep, max_snapshot_age_ms, max_ref_age_ms].into_iter().flatten().any(|value| value <= 0) {
@@ -147,29 +166,48 @@ pub fn retain(state: &TableState, name: &RefName, settings: Retention) -> Result
     if retention == r.retention {
         return Err(Refused::AsWanted(name.clone()));
     }
+    let head = state.snapshots.iter().find(|snapshot| snapshot.id == r.snapshot);
+    if let (Some(limit), Some(head)) = (max_ref_age_ms.map(Age), head)
+        && now.since(head.at) > limit
+        && !name.is_main()
+    {
+        return Err(Refused::AlreadyOver { age: now.since(head.at), limit });
+    }
     let after = Ref { retention, ..r.clone() };
     Ok(ChangedRef { name: name.clone(), before: Some(r.clone()), after: Some(after) })
 }
 
 /// The ref of this name that was dropped last is set again, where it pointed and with the retention that it had.
+/// `dropped` is in the order in which that was seen.
 pub fn restore(
     state: &TableState,
     name: &RefName,
     new_name: Option<&RefName>,
-    latest_first: &[DroppedRef],
+    dropped: &[DroppedRef],
 ) -> Result<ChangedRef, Refused> {
     let new_name = new_name.unwrap_or(name);
-    let Some(dropped) = latest_first.iter().find(|dropped| dropped.name == *name) else {
+    let Some(dropped) = dropped.iter().rev().find(|dropped| dropped.name == *name) else {
         return Err(Refused::NeverDropped(name.clone()));
     };
     if state.refs.contains_key(new_name) {
         return Err(Refused::IsThere(new_name.clone()));
     }
     let snapshot = dropped.r.snapshot;
-    if !state.snapshots.iter().any(|found| found.id == snapshot) {
+    // Of a snapshot that was expired once, and came back with older metadata, the files may be gone.
+    let is_expired = matches!(dropped.ended, Some((DropEnd::Expired, _)));
+    if is_expired || !state.snapshots.iter().any(|found| found.id == snapshot) {
         return Err(Refused::Expired { name: name.clone(), snapshot });
     }
-    Ok(ChangedRef { name: new_name.clone(), before: None, after: Some(dropped.r.clone()) })
+    // A lenient writer may have written what no server takes.
+    let sound = |setting: Option<i64>| setting.filter(|value| *value > 0);
+    let Retention { min_snapshots_to_keep, max_snapshot_age_ms, max_ref_age_ms } = dropped.r.retention;
+    let retention = Retention {
+        min_snapshots_to_keep: sound(min_snapshots_to_keep),
+        max_snapshot_age_ms: sound(max_snapshot_age_ms),
+        max_ref_age_ms: sound(max_ref_age_ms),
+    };
+    let after = Ref { retention, ..dropped.r.clone() };
+    Ok(ChangedRef { name: new_name.clone(), before: None, after: Some(after) })
 }
 
 fn branch<'a>(state: &'a TableState, name: &RefName) -> Result<&'a Ref, Refused> {
@@ -186,7 +224,7 @@ mod tests {
     use crate::config::policy::Sourced;
     use crate::config::{Pattern, RefRule};
     use crate::model::table::tests::empty_table;
-    use crate::model::{ManifestSource, Snapshot, Timestamp};
+    use crate::model::{ManifestSource, Snapshot};
 
     fn r(snapshot: i64, kind: RefKind, age: Option<i64>) -> Ref {
         let retention = Retention { max_ref_age_ms: age, ..Retention::default() };
@@ -214,7 +252,7 @@ mod tests {
 
     fn dropped(name: &str, snapshot: i64) -> DroppedRef {
         let r = r(snapshot, RefKind::Branch, Some(snapshot));
-        DroppedRef { name: name.into(), r, fork_point: None, at: Timestamp(0), by: None }
+        DroppedRef { name: name.into(), r, fork_point: None, at: Timestamp(0), by: None, is_seen: true, ended: None }
     }
 
     #[test]
@@ -240,20 +278,25 @@ mod tests {
 
     #[test]
     fn retention_is_set_name_by_name_and_only_where_it_differs() {
-        let of = |name: &str, settings| retain(&table(), &name.into(), settings).map(|changed| changed.after);
+        let of =
+            |name: &str, settings| retain(&table(), &name.into(), settings, Timestamp(8)).map(|changed| changed.after);
         let keep = Retention { min_snapshots_to_keep: Some(2), ..Retention::default() };
         let expected = Ref { retention: Retention { max_ref_age_ms: Some(7), ..keep }, ..r(2, RefKind::Branch, None) };
         assert_eq!(of("pr_1", keep), Ok(Some(expected)));
         let age = |ms| Retention { max_ref_age_ms: Some(ms), ..Retention::default() };
         assert_eq!(of("pr_1", age(7)), Err(Refused::AsWanted("pr_1".into())));
         assert_eq!(of("pr_1", age(0)), Err(Refused::BadRetention));
+        assert_eq!(of("pr_1", age(6)), Err(Refused::AlreadyOver { age: Age(8), limit: Age(6) }));
+        assert!(of("pr_1", age(8)).is_ok(), "one exactly at its age stays");
         assert_eq!(of("v1", age(1)), Err(Refused::IsTag("v1".into())));
         assert!(of("main", keep).is_ok(), "main may keep more");
     }
 
     #[test]
     fn the_ref_that_was_dropped_last_is_set_again_where_its_snapshot_is_there() {
-        let all = [dropped("old", 3), dropped("old", 1), dropped("lost", 99), dropped("pr_1", 3)];
+        let ended = Some((DropEnd::Expired, Timestamp(0)));
+        let expired = DroppedRef { ended, ..dropped("expired", 3) };
+        let all = [dropped("old", 1), dropped("old", 3), dropped("lost", 99), dropped("pr_1", 3), expired];
         let of = |name: &str, new: Option<&str>| {
             let new = new.map(RefName::from);
             restore(&table(), &name.into(), new.as_ref(), &all).map(|changed| (changed.name.to_string(), changed.after))
@@ -263,6 +306,23 @@ mod tests {
         assert_eq!(of("pr_1", Some("pr_2")), Ok(("pr_2".to_owned(), Some(r(3, RefKind::Branch, Some(3))))));
         assert_eq!(of("old", Some("main")), Err(Refused::IsThere("main".into())));
         assert_eq!(of("lost", None), Err(Refused::Expired { name: "lost".into(), snapshot: SnapshotId(99) }));
+        assert_eq!(of("expired", None), Err(Refused::Expired { name: "expired".into(), snapshot: SnapshotId(3) }));
         assert_eq!(of("never", None), Err(Refused::NeverDropped("never".into())));
+    }
+
+    #[test]
+    fn a_change_is_done_where_the_table_shows_all_of_it() {
+        let change = |name: &str, after: Option<Ref>| RefChange {
+            table: TableName { catalog: "c".into(), namespace: vec![], name: "t".into() },
+            uuid: Uuid::nil(),
+            wanted: Wanted::Drop,
+            refs: vec![ChangedRef { name: name.into(), before: None, after }],
+        };
+        let of = |name: &str, after| change(name, after).is_done(&table());
+        assert!(of("none", None) && !of("pr_1", None));
+        assert!(of("pr_1", Some(r(2, RefKind::Branch, Some(7)))));
+        assert!(!of("pr_1", Some(r(2, RefKind::Branch, None))), "another retention");
+        assert!(!of("pr_1", Some(r(3, RefKind::Branch, Some(7)))), "somebody else's, of the same name");
+        assert!(!of("pr_1", Some(r(2, RefKind::Tag, Some(7)))));
     }
 }

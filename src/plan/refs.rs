@@ -193,10 +193,19 @@ pub fn to_set(state: &TableState, decisions: &[RefDecision], values: &ExpireValu
         let ours = |source: &Source| matches!(source, Source::Lost | Source::Rule { .. });
         let RefValues { max_age, retain_last, older_than, .. } = &decision.values;
         let age = |value: &Option<Sourced<Age>>| {
-            value.as_ref().filter(|value| ours(&value.source)).map(|value| value.value.max(values.floor).0)
+            let ours = value.as_ref().filter(|value| ours(&value.source));
+            ours.map(|value| value.value.max(values.floor).0).filter(|ms| *ms > 0)
         };
+        // One that lives by its creation alone would go by its head at another tool's expiry.
+        let max_age = if decision.verdict.is_spared() { &None } else { max_age };
         let is_branch = r.kind == RefKind::Branch;
-        let count = retain_last.as_ref().filter(|value| ours(&value.source)).map(|value| value.value);
+        // What Iceberg's metadata has room for.
+        let most = i64::from(i32::MAX);
+        let count = retain_last
+            .as_ref()
+            .filter(|value| ours(&value.source))
+            .map(|value| value.value.min(most))
+            .filter(|count| *count > 0);
         let retention = Retention {
             max_ref_age_ms: r.retention.max_ref_age_ms.or_else(|| age(max_age)),
             min_snapshots_to_keep: r.retention.min_snapshots_to_keep.or(count.filter(|_| is_branch)),
@@ -230,7 +239,17 @@ pub(super) fn ref_values(name: &RefName, r: &Ref, values: &ExpireValues, facts: 
         Some(Sourced::new(value, by_rule()?))
     };
     let property_age = values.max_ref_age.value.map(|age| Sourced::new(age, values.max_ref_age.source.clone()));
-    let max_age = own(|own| own.max_ref_age_ms).map(age);
+    // What the rule itself wrote to the ref is the rule's word still.
+    let is_written = |own: &Sourced<i64>| {
+        let rule = rule.as_ref().map(|rule| &rule.value).filter(|rule| rule.set_retention == Some(true));
+        own.source == Source::Ref
+            && rule.and_then(|rule| rule.max_age).is_some_and(|age| age.max(values.floor).0 == own.value)
+    };
+    let max_age = own(|own| own.max_ref_age_ms);
+    let max_age = max_age.map(|own| match by_rule().filter(|_| is_written(&own)) {
+        Some(source) => Sourced::new(Age(own.value), source),
+        None => age(own),
+    });
     let max_age = max_age.or_else(|| pick(rule_age(|rule| rule.max_age), property_age, values.override_table));
     let max_lifetime = rule_age(|rule| rule.max_lifetime);
     let (mut retain_last, mut older_than) = (None, None);

@@ -122,25 +122,10 @@ impl RetentionPlan {
         self.refs.iter().any(|decision| decision.verdict.is_spared())
     }
 
-    /// The refs that go by our own word (safety rule 15), as they are recorded before that.
-    pub fn recorded_drops(&self, state: &TableState, by: &str) -> Vec<DroppedRef> {
-        let of = |decision: &RefDecision| {
-            let r = state.refs.get(&decision.name)?;
-            let in_force = self.facts.in_force.get(&decision.name).filter(|known| known.snapshot == r.snapshot);
-            Some(DroppedRef {
-                name: decision.name.clone(),
-                r: in_force.unwrap_or(r).clone(),
-                fork_point: self.facts.fork_points.get(&decision.name).copied(),
-                at: self.values.now,
-                by: Some(by.to_owned()),
-            })
-        };
-        self.dropped_refs().filter(|decision| decision.drops_the_ref_alone()).filter_map(of).collect()
-    }
-
-    /// Whether nothing changes.
-    pub fn changes_nothing(&self) -> bool {
-        self.is_empty() && self.to_set.is_empty()
+    /// The names of the refs that go by our own word (safety rule 15).
+    pub fn dropped_alone(&self) -> Vec<&RefName> {
+        let alone = self.dropped_refs().filter(|decision| decision.drops_the_ref_alone());
+        alone.map(|decision| &decision.name).collect()
     }
 
     /// Whether nothing goes.
@@ -179,7 +164,10 @@ pub fn plan(state: &TableState, values: &ExpireValues, facts: &RefFacts) -> Resu
     let dropped: Vec<&RefDecision> = refs.iter().filter(|decision| decision.verdict.drops()).collect();
     let on_dropped = only_on_dropped(&lineage, &dropped, &led_to);
     let long_gone = facts.dropped.iter().filter(|dropped| !just_gone(dropped));
-    let on_gone = only_on_gone(state, &lineage, long_gone, &led_to);
+    // Also what a ref led to that goes in this plan, or went not long ago: that is freed by its own drop.
+    let young_gone = facts.dropped.iter().filter(just_gone).map(|dropped| &dropped.r);
+    let held = lineage.led_to(state.refs.values().chain(young_gone));
+    let on_gone = only_on_gone(state, &lineage, long_gone, &held);
     let floor_cutoff = values.now.minus(values.floor);
     let default_cutoff = values.now.minus(values.older_than.value.max(values.floor));
 
@@ -351,15 +339,17 @@ fn only_on_gone<'d>(
     state: &TableState,
     lineage: &Lineage<'_>,
     gone: impl Iterator<Item = &'d DroppedRef>,
-    led_to: &HashSet<SnapshotId>,
+    held: &HashSet<SnapshotId>,
 ) -> BTreeMap<SnapshotId, &'d RefName> {
     let was_main: HashSet<SnapshotId> = state.snapshot_log.iter().copied().collect();
     let mut on = BTreeMap::new();
-    for dropped in gone.filter(|dropped| dropped.r.kind == RefKind::Branch) {
+    // Where nobody knows where it left main, nobody knows what was its own.
+    let known = |dropped: &&DroppedRef| dropped.r.kind == RefKind::Branch && dropped.fork_point.is_some();
+    for dropped in gone.filter(known) {
         let own = lineage
             .ancestors(dropped.r.snapshot)
             .map(|snapshot| snapshot.id)
-            .take_while(|id| dropped.fork_point != Some(*id) && !led_to.contains(id) && !was_main.contains(id));
+            .take_while(|id| dropped.fork_point != Some(*id) && !held.contains(id) && !was_main.contains(id));
         own.for_each(|id| {
             on.entry(id).or_insert(&dropped.name);
         });

@@ -600,14 +600,12 @@ fn a_rule_gives_an_age_to_refs_that_have_none_and_its_drop_takes_the_ref_alone()
     let until = NOW.plus(Age::days(1));
     assert_eq!(snapshot_verdict(&plan, 5), SnapshotVerdict::KeepDropped { name: "pr_1".into(), until });
     assert_eq!(plan.expired().map(|d| d.id.0).collect::<Vec<_>>(), [1, 2, 4]);
-    let recorded = plan.recorded_drops(&branched(vec![("pr_1", branch(5))]), "me");
-    assert_eq!(recorded.len(), 1);
-    assert_eq!((recorded[0].r.clone(), recorded[0].at, recorded[0].by.as_deref()), (branch(5), NOW, Some("me")));
+    assert_eq!(plan.dropped_alone(), [&RefName::from("pr_1")]);
 
     // Its own age is the table's word, and takes the snapshots too, as in Java.
     let plan = super::plan(&branched(vec![("pr_1", lives(branch(5), 3))]), &values, &RefFacts::default()).unwrap();
     assert_eq!(plan.expired().map(|d| d.id.0).collect::<Vec<_>>(), [1, 2, 4, 5]);
-    assert_eq!(plan.recorded_drops(&branched(vec![("pr_1", lives(branch(5), 3))]), "me"), []);
+    assert_eq!(plan.dropped_alone(), Vec::<&RefName>::new());
 }
 
 #[test]
@@ -687,7 +685,6 @@ fn retention_that_a_ref_lost_stays_in_force_for_the_head_that_it_was_seen_at() {
     let no_rules = ExpireValues { rules: RefRules::default(), ..values.clone() };
     let plan = super::plan(&state, &no_rules, &facts("dev", lost(4))).unwrap();
     assert!(plan.dropped_refs().all(RefDecision::drops_the_ref_alone));
-    assert_eq!(plan.recorded_drops(&state, "me")[0].r, lost(4), "restored, it has it again");
     assert_eq!(plan.expired().map(|d| d.id.0).collect::<Vec<_>>(), [1, 2]);
     // Another head may be another branch.
     let plan = super::plan(&state, &no_rules, &facts("dev", lives(branch(4), 4))).unwrap();
@@ -719,6 +716,8 @@ fn what_was_only_on_a_branch_that_is_gone_stays_for_the_grace_and_then_goes_what
         fork_point: fork_point.map(SnapshotId),
         at: NOW.minus(Age::hours(hours)),
         by: Some("me".to_owned()),
+        is_seen: true,
+        ended: None,
     };
     let run = |state: &TableState, dropped: Vec<DroppedRef>| {
         let facts = RefFacts { dropped, ..RefFacts::default() };
@@ -741,7 +740,14 @@ fn what_was_only_on_a_branch_that_is_gone_stays_for_the_grace_and_then_goes_what
     assert_eq!(ids(&run(&state, vec![theirs(23)])), [1, 2, 4]);
     assert_eq!(ids(&run(&state, vec![theirs(24)])), [1, 2, 4, 5]);
     // Of two that are gone, the later one still keeps what they share.
-    assert_eq!(ids(&run(&state, vec![pr(99), gone("b", branch(4), 1, None)])), [1, 2, 5]);
+    assert_eq!(ids(&run(&state, vec![pr(99), gone("b", branch(4), 1, Some(1))])), [2, 5], "and its base");
+    // What another led to that goes in this plan, or went an hour ago, is freed by the other's own drop.
+    let stacked = |dropped| run(&state, dropped);
+    assert_eq!(ids(&stacked(vec![pr(99), DroppedRef { by: None, ..gone("a", branch(4), 1, Some(1)) }])), [1, 2, 4, 5]);
+    let mut young = branched(vec![("a", lives(branch(4), 3))]);
+    young.snapshots[3].at = NOW.minus(Age::days(6));
+    let plan = run(&young, vec![pr(99)]);
+    assert_eq!((plan.dropped_refs().count(), ids(&plan)), (1, vec![1, 2, 5]));
     // A tag that is gone frees nothing by itself, and a ref that is there keeps all it leads to.
     assert_eq!(ids(&run(&state, vec![gone("t", tag(5), 99, None)])), [1, 2, 4]);
     assert_eq!(ids(&run(&branched(vec![("x", branch(5))]), vec![pr(99)])), [1, 2, 4], "4 is past the age of x");
@@ -749,7 +755,9 @@ fn what_was_only_on_a_branch_that_is_gone_stays_for_the_grace_and_then_goes_what
     let mut rolled_back = branched(vec![]);
     rolled_back.snapshot_log = [1, 4, 1, 2, 3].map(SnapshotId).into();
     rolled_back.snapshots[3].at = NOW.minus(Age::days(6));
-    assert_eq!(ids(&run(&rolled_back, vec![gone("pr", branch(5), 99, None)])), [1, 2, 5]);
+    assert_eq!(ids(&run(&rolled_back, vec![pr(99)])), [1, 2, 5]);
+    // Where nobody knows where it left main, nothing is freed before its time.
+    assert_eq!(ids(&run(&state, vec![gone("pr", branch(5), 99, None)])), [1, 2, 4]);
     // Nothing under the floor.
     let mut young = branched(vec![]);
     young.snapshots[4].at = NOW;
@@ -760,7 +768,8 @@ fn what_was_only_on_a_branch_that_is_gone_stays_for_the_grace_and_then_goes_what
 fn a_dropped_branch_that_can_be_restored_protects_its_head_from_being_named() {
     let state = branched(vec![]);
     let by = Some("me".to_owned());
-    let dropped = DroppedRef { name: "pr".into(), r: branch(5), fork_point: None, at: NOW, by };
+    let dropped =
+        DroppedRef { name: "pr".into(), r: branch(5), fork_point: None, at: NOW, by, is_seen: true, ended: None };
     let facts = RefFacts { dropped: vec![dropped], ..RefFacts::default() };
     let values = ExpireValues { snapshots: [SnapshotId(5)].into(), ..values(5, 1) };
     let error = super::plan(&state, &values, &facts).unwrap_err();
@@ -777,14 +786,24 @@ fn retention_is_written_where_a_rule_says_so_and_the_ref_has_none() {
         ("dev_2", lives(branch(3), 30)),
         ("dev_3", keeps(lives(branch(3), 30), 9, 9)),
         ("dev_4", branch(3)),
+        ("new", branch(5)),
         ("old", branch(5)),
         ("x", branch(3)),
     ];
     let values = ExpireValues {
-        rules: ruled(vec![protects, writes("dev*", 9), writes("old", 3), rule("x", Some(9), None, None)]),
+        rules: ruled(vec![
+            protects,
+            writes("dev*", 9),
+            writes("old", 3),
+            writes("new", 3),
+            rule("x", Some(9), None, None),
+        ]),
         ..values(5, 1)
     };
-    let facts = RefFacts { in_force: [("dev_4".into(), keeps(branch(3), 3, 2))].into(), ..RefFacts::default() };
+    let facts = RefFacts {
+        in_force: [("dev_4".into(), keeps(branch(3), 3, 2))].into(),
+        ..created(&[("new", 5, 1.0), ("old", 5, 6.0)])
+    };
     let state = branched(refs);
     let plan = super::plan(&state, &values, &facts).unwrap();
     let two = |r: Ref| Ref { retention: Retention { min_snapshots_to_keep: Some(2), ..r.retention }, ..r };
@@ -792,8 +811,12 @@ fn retention_is_written_where_a_rule_says_so_and_the_ref_has_none() {
         ("dev_1".into(), two(lives(branch(3), 9))),
         ("dev_2".into(), two(lives(branch(3), 30))),
         ("dev_4".into(), lives(keeps(branch(3), 3, 2), 9)),
+        ("new".into(), two(branch(5))),
     ];
-    assert_eq!(plan.to_set, expected, "no protected ref, none that goes, none that has it, none of a silent rule");
+    assert_eq!(
+        plan.to_set, expected,
+        "no protected ref, none that goes, none that has it, none of a silent rule, no age for one that lives as new"
+    );
     // Once written there is nothing left to write.
     let mut after = state;
     after.refs.extend(plan.to_set);

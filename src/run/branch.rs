@@ -6,18 +6,18 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use super::{Lake, RunError, begin, end, failed, no_catalog, selected, unlisted};
-use crate::apply::commit::Ended;
-use crate::apply::{Hands, Work, change, lease};
+use crate::apply::change::{self, Changed};
+use crate::apply::{Work, lease, settle};
 use crate::catalog::LoadedTable;
 use crate::clock::Clock;
 use crate::config::Pattern;
 use crate::error::Error;
 use crate::guard;
-use crate::model::{DroppedRef, Ref, RefName, RunId, TableName, Timestamp};
+use crate::model::lineage::Lineage;
+use crate::model::{RefName, RunId, TableName, Timestamp};
 use crate::plan::change::{ChangedRef, RefChange, Refused, Wanted, drop, restore, retain};
 use crate::plan::roots::Shared;
 use crate::report::{Job, Outcome, RunReport, TableReport};
-use crate::state::KnownRefs;
 use crate::sweep;
 
 /// Conflicts are answered with new tries for this long.
@@ -90,7 +90,7 @@ async fn one(
     };
     let what = format!("{} of branch {} of {name}", request.wanted.as_str(), request.name);
     let lease = if request.apply { lease(&lake.hands.state, uuid, what).await? } else { None };
-    let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease));
+    let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease), loaded.storage);
     let done = under_lease(&mut work, request, name, uuid, report).await;
     work.end().await?;
     done
@@ -105,22 +105,38 @@ async fn under_lease(
 ) -> Result<Option<Refused>, Error> {
     let began = Clock::boot_ms();
     let mut pause = Duration::from_millis(100);
+    let mut shown = None;
     loop {
         let loaded = work.load(name).await?;
         if loaded.state.uuid != Some(uuid) {
             report.ended(Outcome::Failed, "the table was replaced by another while the run began; run it again");
             return Ok(None);
         }
+        if request.apply {
+            // An expiry whose answer was lost may have taken what is to be restored.
+            settle::open_intents(work, &loaded, report).await?;
+            if report.outcome == Outcome::Failed {
+                return Ok(None);
+            }
+        }
         let changed = match planned(work, request, &loaded, uuid).await? {
             Ok(changed) => changed,
             Err(refused) => return Ok(Some(refused)),
         };
+        // What is shown, and asked for, is one branch; after a conflict there may be another of its name.
+        if let (Some(shown), Some(found)) = (shown, changed.before.as_ref().map(|r| r.snapshot))
+            && !Lineage::new(&loaded.state.snapshots).descends(found, shown)
+        {
+            return Ok(Some(Refused::Replaced(changed.name)));
+        }
+        shown = changed.before.as_ref().map(|r| r.snapshot);
         let refs = vec![changed];
         let planned = RefChange { table: name.clone(), uuid, wanted: request.wanted.clone(), refs };
         report.change = Some(planned.clone());
         let hold = if request.apply { work.hands.state.held(name).await? } else { None };
         let finding = sweep::unplanned_removal(&work.hands.state, uuid, work.now).await?;
-        let approved = match guard::approve_change(planned, hold.as_ref(), finding.as_deref()) {
+        let skew = work.clock_skew(&loaded.state.location).await?;
+        let approved = match guard::approve_change(planned, hold.as_ref(), finding.as_deref(), skew) {
             Ok(approved) => approved,
             Err(refused) => {
                 report.ended(Outcome::Refused, refused.1.to_string());
@@ -130,14 +146,19 @@ async fn under_lease(
         if !request.apply {
             return Ok(None);
         }
-        record(work, &loaded, uuid, approved.change()).await?;
+        let dropped: Vec<&RefName> = approved.change().dropped().collect();
+        work.record_drops(&loaded, uuid, &dropped).await?;
         match change::refs(work, &loaded, &approved, None, report).await? {
-            Ended::Finished | Ended::More => return Ok(None),
-            Ended::PlanAgain if Clock::boot_ms().saturating_sub(began) > TRY_AGAIN_FOR_MS => {
+            Changed::Done => return Ok(None),
+            Changed::Not(why) => {
+                report.ended(Outcome::Failed, why);
+                return Ok(None);
+            }
+            Changed::Again if Clock::boot_ms().saturating_sub(began) > TRY_AGAIN_FOR_MS => {
                 report.ended(Outcome::Failed, "others kept committing to the table for a minute; run it again later");
                 return Ok(None);
             }
-            Ended::PlanAgain => {
+            Changed::Again => {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(5));
             }
@@ -154,36 +175,12 @@ async fn planned(
     let (state, name) = (&loaded.state, &request.name);
     Ok(match &request.wanted {
         Wanted::Drop => drop(state, name, &work.hands.config.policy_for(&loaded.name).rules),
-        Wanted::Retain(settings) => retain(state, name, *settings),
+        Wanted::Retain(settings) => retain(state, name, *settings, work.now),
         Wanted::Restore(new_name) => {
             // First what is gone since the last look.
-            see(work, loaded, uuid).await?;
-            let known = work.hands.state.drops(&loaded.name.catalog, uuid).await?;
-            let known: Vec<DroppedRef> = known.into_iter().map(|record| record.dropped).collect();
-            restore(state, name, new_name.as_ref(), &known)
+            let memory = work.look_at_refs(loaded, uuid).await?;
+            restore(state, name, new_name.as_ref(), &memory.dropped)
         }
         Wanted::SetRetention => Err(Refused::AsWanted(name.clone())),
     })
-}
-
-async fn see(work: &Work<'_>, loaded: &LoadedTable, uuid: Uuid) -> Result<KnownRefs, Error> {
-    let Hands { state, plans, .. } = work.hands;
-    Ok(plans.see_refs(state, (&loaded.name.catalog, uuid), &loaded.state, work.now).await?)
-}
-
-/// Writes down what it takes to set a ref again, before it goes (safety rule 15).
-async fn record(work: &Work<'_>, loaded: &LoadedTable, uuid: Uuid, change: &RefChange) -> Result<(), Error> {
-    let catalog = &loaded.name.catalog;
-    if change.dropped().next().is_none() {
-        return Ok(());
-    }
-    let known = see(work, loaded, uuid).await?;
-    let of = |name: &RefName| {
-        let (r, seen) = (loaded.state.refs.get(name)?, known.refs.get(name)?);
-        let r = Ref { retention: seen.in_force, ..r.clone() };
-        let by = Some(work.actor.to_owned());
-        Some(DroppedRef { name: name.clone(), r, fork_point: seen.fork_point, at: work.now, by })
-    };
-    let drops: Vec<DroppedRef> = change.dropped().filter_map(of).collect();
-    Ok(work.hands.state.record_drops(catalog, uuid, &drops).await?)
 }

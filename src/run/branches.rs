@@ -12,10 +12,11 @@ use crate::config::Pattern;
 use crate::error::Error;
 use crate::inventory::created;
 use crate::model::lineage::Lineage;
-use crate::model::{Age, RefKind, RefName, Retention, RunId, SnapshotId, TableName, TableState, Timestamp};
+use crate::model::{
+    Age, DropEnd, DroppedRef, RefKind, RefName, Retention, RunId, SnapshotId, TableName, TableState, Timestamp,
+};
 use crate::plan::{RefValues, RefVerdict, retention, values};
 use crate::report::Job;
-use crate::state::DropRecord;
 
 /// The branches of a table.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -62,14 +63,16 @@ pub struct Branch {
 pub struct Gone {
     /// Its name.
     pub name: RefName,
-    /// What it pointed at.
+    /// Branch or tag.
+    pub kind: RefKind,
+    /// What it pointed at when it was last seen.
     pub head: SnapshotId,
     /// When it was dropped, or first seen to be gone.
     pub dropped_at: Timestamp,
     /// Who dropped it, where that was done by Icewarden.
     pub by: Option<String>,
-    /// From then on its snapshots may go, if no other ref holds them.
-    pub restorable_until: Timestamp,
+    /// Its snapshots stay until then at least; `None` where others dropped it: they go by age, as in Java.
+    pub kept_until: Option<Timestamp>,
 }
 
 /// The branches of every table that matches, and the tables that could not be looked at.
@@ -98,17 +101,16 @@ async fn of_table(lake: &Lake, name: &TableName, actor: &str, now: Timestamp) ->
     let state = &*loaded.state;
     let Some(uuid) = state.uuid else { return Ok(None) };
     let run = RunId(Uuid::now_v7().to_string());
-    let work = lake.work(catalog, &run, actor, now, (uuid, None));
+    let work = lake.work(catalog, &run, actor, now, (uuid, None), loaded.storage.clone());
     let values =
         values::resolve(state, &expire::inputs(&lake.hands.config, &RunRequest::look(Job::Expire, actor), name, now))?;
-    let facts = expire::facts(&work, &loaded, uuid, &values).await?;
-    let known = lake.hands.plans.see_refs(&lake.hands.state, (&name.catalog, uuid), state, now).await?.refs;
+    let (facts, memory) = expire::facts(&work, &loaded, uuid, &values).await?;
     let Ok(plan) = retention::plan(state, &values, &facts) else { return Ok(None) };
     // Also of those that nothing gives an age.
     let is_branch = |name: &&RefName| !name.is_main() && state.refs[*name].kind == RefKind::Branch;
     let wanted: BTreeMap<RefName, Age> =
         state.refs.keys().filter(is_branch).map(|name| (name.clone(), Age(i64::MAX))).collect();
-    let created = created::created(&loaded.storage, &loaded, &wanted, &known, now).await;
+    let created = created::created(&loaded.storage, &loaded, &wanted, &memory.refs, now).await;
     let lineage = Lineage::new(&state.snapshots);
     let at = |id: SnapshotId| lineage.get(id).map(|snapshot| snapshot.at);
     let of = |decision: &crate::plan::RefDecision| {
@@ -128,16 +130,19 @@ async fn of_table(lake: &Lake, name: &TableName, actor: &str, now: Timestamp) ->
         }
     };
     let branches = plan.refs.iter().filter(|decision| wanted.contains_key(&decision.name)).map(of).collect();
-    let there = |record: &DropRecord| lineage.get(record.dropped.r.snapshot).is_some();
-    let records = lake.hands.state.drops(&name.catalog, uuid).await?;
-    let dropped = records.into_iter().filter(there).map(|record| Gone {
-        name: record.dropped.name,
-        head: record.dropped.r.snapshot,
-        dropped_at: record.dropped.at,
-        by: record.dropped.by,
-        restorable_until: record.dropped.at.plus(values.drop_grace),
+    let there = |gone: &&DroppedRef| {
+        let is_expired = matches!(gone.ended, Some((DropEnd::Expired, _)));
+        !is_expired && lineage.get(gone.r.snapshot).is_some() && !state.refs.contains_key(&gone.name)
+    };
+    let gone = memory.dropped.iter().rev().filter(there).map(|gone| Gone {
+        name: gone.name.clone(),
+        kind: gone.r.kind,
+        head: gone.r.snapshot,
+        dropped_at: gone.at,
+        by: gone.by.clone(),
+        kept_until: gone.by.as_ref().map(|_| gone.at.plus(values.drop_grace)),
     });
-    let mut dropped: Vec<Gone> = dropped.filter(|gone| !state.refs.contains_key(&gone.name)).collect();
+    let mut dropped: Vec<Gone> = gone.collect();
     // Of one name the latest.
     let mut met = std::collections::BTreeSet::new();
     dropped.retain(|gone| met.insert(gone.name.clone()));

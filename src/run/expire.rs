@@ -9,6 +9,7 @@ use serde_json::json;
 use uuid::Uuid;
 
 use super::{Lake, RunRequest, no_catalog};
+use crate::apply::change::{self, Changed};
 use crate::apply::commit::{self, Ended};
 use crate::apply::{Hands, Work, lease, settle};
 use crate::catalog::LoadedTable;
@@ -19,7 +20,7 @@ use crate::guard::{self, ApprovedPlan, Refusal};
 use crate::inventory::created;
 use crate::inventory::reach::{self, Freed, Reader};
 use crate::inventory::world::World;
-use crate::model::{Age, Ref, RefName, RunId, Sighting, TableName, Timestamp};
+use crate::model::{Age, Ref, RefKind, RefMemory, RefName, Retention, RunId, Sighting, TableName, Timestamp};
 use crate::plan::roots::Place;
 use crate::plan::values::{Configured, Inputs, Request, Source, Sourced};
 use crate::plan::{ExpirePlan, ExpireValues, RefFacts, cleanup, expire, refs, retention, values};
@@ -54,8 +55,7 @@ pub(super) async fn table(
     let limit = request.trigger.limit(&lake.hands.config.policy_for(name));
     let request = &RunRequest { apply: request.apply && limit > Mode::Observe, ..request.clone() };
     let lease = if request.apply { lease(&lake.hands.state, uuid, format!("expiry of {name}")).await? } else { None };
-    let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease));
-    work.storage = loaded.storage;
+    let mut work = lake.work(catalog, run, &request.actor, now, (uuid, lease), loaded.storage);
     let done = under_lease(&mut work, request, world, (name, uuid, limit), report).await;
     work.end().await?;
     done
@@ -73,6 +73,7 @@ async fn under_lease(
     let inputs = inputs(&work.hands.config, request, name, work.now);
     let began = Clock::boot_ms();
     let mut pause = Duration::from_millis(100);
+    let mut may_set = true;
     loop {
         let loaded = work.load(name).await?;
         if loaded.state.uuid != Some(uuid) {
@@ -88,7 +89,7 @@ async fn under_lease(
         let Some(planned) = planned(work, &reader, &loaded, uuid, world, &inputs, report).await? else {
             return Ok(());
         };
-        if planned.plan.retention.changes_nothing() {
+        if planned.plan.retention.is_empty() && (!may_set || planned.plan.retention.to_set.is_empty()) {
             // There is nothing to write down, approve or confirm; but somebody may ask why a ref is still there.
             if planned.plan.retention.spares() && report.plan.is_none() {
                 report.plan = Some(PlanReport::of(&planned.plan, planned.plan.write()?.id));
@@ -99,11 +100,19 @@ async fn under_lease(
         if !request.apply {
             return Ok(());
         }
-        let ended = if approved.plan().retention.to_set.is_empty() {
-            commit::expire(work, &loaded, &approved, id, &inputs, report).await?
-        } else {
+        let ended = match approved.retention(&loaded.state).filter(|_| may_set) {
+            None => commit::expire(work, &loaded, &approved, id, &inputs, report).await?,
             // By itself and first: nothing of it has to be found out, and marked, after a crash.
-            commit::retention(work, &loaded, &approved, id, report).await?
+            Some(retention) => match change::refs(work, &loaded, &retention, Some(id), report).await? {
+                Changed::Done => Ended::More,
+                Changed::Again => Ended::PlanAgain,
+                Changed::Not(why) => {
+                    report.ended(Outcome::Partial, format!("retention was not written to refs: {why}"));
+                    // What a server does not take must not keep the table from being cleaned.
+                    may_set = false;
+                    Ended::More
+                }
+            },
         };
         match ended {
             Ended::Finished => break,
@@ -202,24 +211,25 @@ pub(super) async fn facts(
     loaded: &LoadedTable,
     uuid: Uuid,
     values: &ExpireValues,
-) -> Result<RefFacts, Error> {
-    let Hands { state, plans, config, .. } = work.hands;
-    let known = plans.see_refs(state, (&loaded.name.catalog, uuid), &loaded.state, work.now).await?;
-    let refs = || known.refs.iter();
+) -> Result<(RefFacts, RefMemory), Error> {
+    let memory = work.look_at_refs(loaded, uuid).await?;
+    let refs = || memory.refs.iter();
     let in_force = |(name, seen): (&RefName, &Sighting)| {
         let r = Ref { snapshot: seen.head, kind: seen.kind, retention: seen.in_force };
         (seen.own != seen.in_force).then(|| (name.clone(), r))
     };
+    let mut dropped: Vec<_> = memory.dropped.iter().filter(|dropped| dropped.ended.is_none()).cloned().collect();
+    dropped.sort_by_cached_key(|dropped| (dropped.name.clone(), dropped.r.snapshot, dropped.at));
     let mut facts = RefFacts {
-        by_creation: config.expire.ref_age == RefAge::Created,
+        by_creation: work.hands.config.expire.ref_age == RefAge::Created,
         created: BTreeMap::new(),
         in_force: refs().filter_map(in_force).collect(),
         fork_points: refs().filter_map(|(name, seen)| Some((name.clone(), seen.fork_point?))).collect(),
-        dropped: known.dropped,
+        dropped,
     };
     let wanted = refs::look_up(&loaded.state, values, &facts);
-    facts.created = created::created(&loaded.storage, loaded, &wanted, &known.refs, work.now).await;
-    Ok(facts)
+    facts.created = created::created(&loaded.storage, loaded, &wanted, &memory.refs, work.now).await;
+    Ok((facts, memory))
 }
 
 /// A finding for each ref that lost retention, for as long as it lacks it.
@@ -247,15 +257,27 @@ async fn lost_retention(work: &Work<'_>, loaded: &LoadedTable, uuid: Uuid, facts
                 "{kind} {name} of {table} lost its retention when it moved; {} stays in force",
                 r.retention
             ),
-            advice: format!(
-                "write it again: icewarden branch retain {} {} --apply, or set_retention = true in the policy",
-                quoted(&table.full()),
-                quoted(name.as_str())
-            ),
+            advice: match r.kind {
+                RefKind::Branch => format!(
+                    "write it again: icewarden branch retain {} {}{} --apply, or set_retention = true in the policy's rule",
+                    quoted(&table.full()),
+                    quoted(name.as_str()),
+                    flags(&r.retention)
+                ),
+                RefKind::Tag => "set_retention = true in the policy's rule for tags writes it again".to_owned(),
+            },
         };
         state.raise(&seen, work.now).boxed().await?;
     }
     Ok(())
+}
+
+/// Retention as `branch retain` takes it.
+fn flags(retention: &Retention) -> String {
+    let age = |flag: &str, ms: Option<i64>| ms.map(|ms| format!(" --{flag} {}", Age(ms)));
+    let keep = retention.min_snapshots_to_keep.map(|count| format!(" --keep {count}"));
+    let all = [age("max-age", retention.max_ref_age_ms), keep, age("snapshots-for", retention.max_snapshot_age_ms)];
+    all.into_iter().flatten().collect()
 }
 
 /// A plan with what the guard needs to judge it.
@@ -278,7 +300,7 @@ async fn planned(
         return Ok(None);
     };
     let values = values::resolve(&loaded.state, inputs)?;
-    let facts = facts(work, loaded, uuid, &values).boxed().await?;
+    let (facts, _) = facts(work, loaded, uuid, &values).boxed().await?;
     lost_retention(work, loaded, uuid, &facts).boxed().await?;
     let retention = match retention::plan(&loaded.state, &values, &facts) {
         Ok(retention) => retention,
@@ -348,7 +370,7 @@ async fn approved(
         rules: work.hands.storage.rules(),
         hold: hold.as_ref(),
         unplanned_removal: finding.as_deref(),
-        clock_skew: work.storage.clock_skew(&loaded.state.location).await,
+        clock_skew: work.clock_skew(&loaded.state.location).boxed().await?,
         confirmed: &confirmed,
     };
     let (table, uuid, bound) = (plan.table.clone(), plan.uuid, plan.bound());

@@ -32,10 +32,12 @@ pub struct AuditRow {
 impl State {
     /// Adds a row.
     pub async fn append_audit(&self, row: &AuditRow) -> Result<(), StateError> {
+        let doing = "write to the audit log";
         let of = row.table.as_ref();
+        let mut transaction = self.write(doing).await?;
         sqlx::query(
-            "INSERT INTO audit (at, actor, action, catalog, namespace, table_name, plan, run, outcome, detail)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+            "INSERT INTO audit (seq, at, actor, action, catalog, namespace, table_name, plan, run, outcome, detail)
+             SELECT COALESCE(MAX(seq), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10 FROM audit",
         )
         .bind(row.at.0)
         .bind(row.actor.as_str())
@@ -47,10 +49,10 @@ impl State {
         .bind(row.run.as_ref().map(|run| run.0.as_str()))
         .bind(row.outcome.as_str())
         .bind(row.detail.as_str())
-        .execute(&self.pool)
+        .execute(&mut *transaction)
         .await
-        .map(drop)
-        .map_err(self.failed("write to the audit log"))
+        .map_err(self.failed(doing))?;
+        transaction.commit().await.map_err(self.failed(doing))
     }
 
     /// The latest rows, newest first.

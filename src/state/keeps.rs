@@ -52,11 +52,14 @@ impl State {
 
     /// All keeps, by location.
     pub async fn keeps(&self) -> Result<Vec<Keep>, StateError> {
-        let rows = sqlx::query("SELECT * FROM keeps ORDER BY location")
+        let rows: Result<Vec<Keep>, _> = sqlx::query("SELECT * FROM keeps")
             .fetch_all(&self.pool)
             .await
             .and_then(|rows| rows.iter().map(Keep::from_row).collect());
-        rows.map_err(self.failed("read the keeps"))
+        let mut keeps = rows.map_err(self.failed("read the keeps"))?;
+        // Not by the database, whose order may be that of a language.
+        keeps.sort_by(|left, right| left.location.cmp(&right.location));
+        Ok(keeps)
     }
 
     /// The canonical locations that are kept.

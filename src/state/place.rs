@@ -1,11 +1,13 @@
-//! Where the state database is: its file, its address for sqlx, the folder of its lock files.
+//! Where the state database is: a SQLite file with its folder of lock files, or a PostgreSQL server.
 
 use std::path::{Path, PathBuf};
 
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use sqlx::any::AnyConnectOptions;
 
 use super::StateError;
-use crate::config::Secret;
+use crate::config::{PostgresUrl, Secret};
+use crate::postgres::{self, Server};
 
 /// What a path may not hold as part of a URL. `%` is among them, so that decoding gives the path back.
 const PATH: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'%').add(b'<').add(b'>').add(b'?').add(b'`');
@@ -13,13 +15,48 @@ const PATH: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'%').add(b'
 const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
 
 #[derive(Debug)]
-pub(super) struct Place {
-    pub(super) database: PathBuf,
+pub(super) enum Place {
+    /// SQLite, for processes of one machine.
+    File(DatabaseFile),
+    /// PostgreSQL, for replicas anywhere.
+    Server(Server),
+}
+
+#[derive(Debug)]
+pub(super) struct DatabaseFile {
+    database: PathBuf,
     mode: String,
 }
 
 impl Place {
     pub(super) fn of(database: &Secret) -> Result<Self, StateError> {
+        if PostgresUrl::is_meant(database.reveal()) {
+            return Server::of(database).map(Self::Server).map_err(|reason| StateError::BadUrl { reason });
+        }
+        DatabaseFile::of(database).map(Self::File)
+    }
+
+    /// For messages: a path, or an address without its password.
+    pub(super) fn shown(&self) -> String {
+        match self {
+            Self::File(file) => file.database.display().to_string(),
+            Self::Server(server) => server.shown(),
+        }
+    }
+
+    pub(super) fn options(&self) -> Result<AnyConnectOptions, StateError> {
+        match self {
+            Self::File(file) => {
+                postgres::install_drivers();
+                file.url().parse().map_err(|error: sqlx::Error| StateError::BadUrl { reason: error.to_string() })
+            }
+            Self::Server(server) => Ok(server.options()),
+        }
+    }
+}
+
+impl DatabaseFile {
+    fn of(database: &Secret) -> Result<Self, StateError> {
         let bad = |reason: &str| StateError::BadUrl { reason: reason.to_owned() };
         let text = database.reveal();
         let (scheme, rest) = text.split_once(':').ok_or_else(|| bad("has no scheme"))?;
@@ -57,7 +94,7 @@ impl Place {
         })
     }
 
-    pub(super) fn url(&self) -> String {
+    fn url(&self) -> String {
         format!("sqlite://{}?mode={}", utf8_percent_encode(&self.database.to_string_lossy(), PATH), self.mode)
     }
 

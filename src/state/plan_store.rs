@@ -10,8 +10,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 
-use super::lock::LockFile;
-use super::{Hold, HoldScope, Keep, ListError, ListFile, ListReader, State, StateError, hex};
+use super::mirror_lock::MirrorLock;
+use super::{Hold, HoldScope, Keep, ListError, ListFile, ListReader, State, StateError};
 use crate::storage::{Storage, StorageError, StorageErrorKind};
 
 const KEEPS: &str = "keeps.json";
@@ -153,7 +153,7 @@ impl Plans {
 
     /// Keeps a file, by its canonical location, until it is released. One that is kept already stays as it is.
     pub async fn keep(&self, state: &State, keep: &Keep) -> Result<(), PlansError> {
-        let _lock = self.lock(state).await?;
+        let mut lock = self.lock(state).await?;
         state.insert_keep(keep).await?;
         let mut keeps = self.mirror::<Keep>(KEEPS).await?;
         for known in state.keeps().await? {
@@ -161,25 +161,25 @@ impl Plans {
                 keeps.push(known);
             }
         }
-        self.write_mirror(KEEPS, &mut keeps, |keep| keep.location.clone()).await
+        self.write_mirror(&mut lock, KEEPS, &mut keeps, |keep| keep.location.clone()).await
     }
 
     /// Releases a kept file. Tells whether it was kept.
     pub async fn release_keep(&self, state: &State, location: &str) -> Result<bool, PlansError> {
-        let _lock = self.lock(state).await?;
+        let mut lock = self.lock(state).await?;
         let mut keeps = self.mirror::<Keep>(KEEPS).await?;
         let before = keeps.len();
         keeps.retain(|keep| keep.location != location);
         let was_mirrored = keeps.len() < before;
         if was_mirrored {
-            self.write_mirror(KEEPS, &mut keeps, |keep| keep.location.clone()).await?;
+            self.write_mirror(&mut lock, KEEPS, &mut keeps, |keep| keep.location.clone()).await?;
         }
         Ok(state.delete_keep(location).await? || was_mirrored)
     }
 
     /// Stops commits and deletes in a scope until it is released. A hold on the same scope stays as it is.
     pub async fn hold(&self, state: &State, hold: &Hold) -> Result<(), PlansError> {
-        let _lock = self.lock(state).await?;
+        let mut lock = self.lock(state).await?;
         state.insert_hold(hold).await?;
         let mut holds = self.mirror::<Hold>(HOLDS).await?;
         for known in state.holds().await? {
@@ -187,26 +187,27 @@ impl Plans {
                 holds.push(known);
             }
         }
-        self.write_mirror(HOLDS, &mut holds, |hold| hold.scope.to_string()).await
+        self.write_mirror(&mut lock, HOLDS, &mut holds, |hold| hold.scope.to_string()).await
     }
 
     /// Ends the hold on exactly this scope. Tells whether there was one.
     pub async fn release_hold(&self, state: &State, scope: &HoldScope) -> Result<bool, PlansError> {
-        let _lock = self.lock(state).await?;
+        let mut lock = self.lock(state).await?;
         let mut holds = self.mirror::<Hold>(HOLDS).await?;
         let before = holds.len();
         holds.retain(|hold| hold.scope != *scope);
         let was_mirrored = holds.len() < before;
         if was_mirrored {
-            self.write_mirror(HOLDS, &mut holds, |hold| hold.scope.to_string()).await?;
+            self.write_mirror(&mut lock, HOLDS, &mut holds, |hold| hold.scope.to_string()).await?;
         }
         Ok(state.delete_hold(scope).await? || was_mirrored)
     }
 
     /// Two processes that change a mirror at once would lose one of the changes.
-    async fn lock(&self, state: &State) -> Result<LockFile, PlansError> {
-        let store = hex(&Sha256::digest(&self.prefix)[..8]);
-        Ok(LockFile::wait(&state.place.lock_file(&format!("_plans-{store}"))).await?)
+    async fn lock(&self, state: &State) -> Result<MirrorLock, PlansError> {
+        let mut store = [0; 8];
+        store.copy_from_slice(&Sha256::digest(&self.prefix)[..8]);
+        Ok(MirrorLock::wait(state, store).await?)
     }
 
     async fn mirror<T: DeserializeOwned>(&self, name: &str) -> Result<Vec<T>, PlansError> {
@@ -221,6 +222,7 @@ impl Plans {
 
     async fn write_mirror<T: Serialize>(
         &self,
+        lock: &mut MirrorLock,
         name: &str,
         all: &mut [T],
         key: impl Fn(&T) -> String,
@@ -228,6 +230,7 @@ impl Plans {
         all.sort_by_cached_key(key);
         let bytes = serde_json::to_vec_pretty(all)
             .map_err(|error| PlansError::Damaged { location: name.to_owned(), reason: error.to_string() })?;
+        lock.still_held().await?;
         self.write(name, bytes.into()).await.map(drop)
     }
 }

@@ -1,4 +1,5 @@
-//! Every noun on real SQLite files.
+//! Every noun on real databases: SQLite files, and under the feature `real-parts` PostgreSQL. What is about files or
+//! a server alone is always tested on these.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,6 +7,8 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::*;
+#[cfg(feature = "real-parts")]
+mod on_server;
 use crate::model::location::Root;
 use crate::model::{Age, FileKind, LocationRules, ObjectFacts, PlanId, RefName, RunId, SnapshotId, TableRoots};
 use crate::storage::Storage;
@@ -17,12 +20,25 @@ fn at(hours: i64) -> Timestamp {
     T0.plus(Age::hours(hours))
 }
 
-fn url(folder: &Path) -> Secret {
+fn file(folder: &Path) -> Secret {
     Secret::new(format!("sqlite://{}/state.db", folder.display()))
 }
 
+async fn open_file(folder: &TempDir) -> State {
+    State::open(&file(folder.path())).await.unwrap()
+}
+
+/// A database that goes with this folder.
+#[cfg(not(feature = "real-parts"))]
+async fn database(folder: &TempDir) -> Secret {
+    std::future::ready(file(folder.path())).await
+}
+
+#[cfg(feature = "real-parts")]
+use on_server::database;
+
 async fn open(folder: &TempDir) -> State {
-    State::open(&url(folder.path())).await.unwrap()
+    State::open(&database(folder).await).await.unwrap()
 }
 
 fn orders() -> TableName {
@@ -73,18 +89,18 @@ fn marks(id: &str, due_at: Timestamp) -> MarkList {
 #[tokio::test]
 async fn what_was_written_is_there_after_the_database_is_opened_again() {
     let folder = TempDir::new().unwrap();
-    let state = open(&folder).await;
-    assert_eq!(state.database(), folder.path().join("state.db"));
+    let state = open_file(&folder).await;
+    assert_eq!(state.database(), folder.path().join("state.db").display().to_string());
     state.start_run(&RunId("r1".into()), "expire", "me", T0, "{}").await.unwrap();
     state.close().await;
-    let state = open(&folder).await;
+    let state = open_file(&folder).await;
     assert_eq!(state.runs(10).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
 async fn an_intent_is_on_the_disk_before_the_call_returns() {
     let folder = TempDir::new().unwrap();
-    let state = open(&folder).await;
+    let state = open_file(&folder).await;
     for (pragma, expected) in [("journal_mode", "wal"), ("synchronous", "2"), ("foreign_keys", "1")] {
         let statement = sqlx::AssertSqlSafe(format!("SELECT CAST({pragma} AS TEXT) AS v FROM pragma_{pragma}"));
         let row = sqlx::query(statement).fetch_one(&state.pool).await.unwrap();
@@ -97,7 +113,7 @@ async fn an_intent_is_on_the_disk_before_the_call_returns() {
 #[tokio::test]
 async fn many_that_open_a_new_database_at_once_lay_it_out_once() {
     let folder = TempDir::new().unwrap();
-    let database = url(folder.path());
+    let database = database(&folder).await;
     let opened = futures::future::join_all((0..4).map(|_| State::open(&database))).await;
     for (i, state) in opened.into_iter().enumerate() {
         let id = RunId(format!("r{i}"));
@@ -125,7 +141,7 @@ async fn writers_wait_for_each_other() {
 async fn a_database_that_cannot_be_used_is_told_in_words_that_help() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().display().to_string();
-    open(&folder).await.close().await;
+    open_file(&folder).await.close().await;
     std::fs::write(folder.path().join("garbage.db"), "this is no database at all\n".repeat(100)).unwrap();
     std::fs::create_dir(folder.path().join("folder.db")).unwrap();
     std::fs::create_dir(folder.path().join("x")).unwrap();
@@ -143,7 +159,8 @@ async fn a_database_that_cannot_be_used_is_told_in_words_that_help() {
             vec![format!("{path}/state.db cannot be written"), "make the file and its folder writable".into()],
         ),
         ("sqlite::memory:".into(), vec!["names no file".into(), "sqlite:///path".into()]),
-        ("postgres://u:pass@h/d".into(), vec!["kind \"postgres\"".into()]),
+        ("postgres://u:hunter2@h".into(), vec!["names no database".into()]),
+        ("mysql://u:hunter2@h/d".into(), vec!["kind \"mysql\"".into()]),
         ("state.db".into(), vec!["has no scheme".into()]),
         (format!("sqlite://{path}/state.db?cache=shared"), vec!["only mode=rwc".into()]),
     ] {
@@ -151,14 +168,14 @@ async fn a_database_that_cannot_be_used_is_told_in_words_that_help() {
         for word in words {
             assert!(error.contains(&word), "{database}: {error}");
         }
-        assert!(!error.contains("pass"), "{error}");
+        assert!(!error.contains("hunter2"), "{error}");
     }
 }
 
 #[tokio::test]
 async fn a_full_disk_is_called_one_and_nothing_is_half_written() {
     let folder = TempDir::new().unwrap();
-    let state = open(&folder).await;
+    let state = open_file(&folder).await;
     // SQLite's own limit stands in for the disk's: the error is the same. It is one connection's, so all are held.
     let mut all = Vec::new();
     for _ in 0..CONNECTIONS {
@@ -171,23 +188,23 @@ async fn a_full_disk_is_called_one_and_nothing_is_half_written() {
     let error = state.start_run(&RunId("r1".into()), "expire", "me", T0, &request).await.unwrap_err();
     assert!(matches!(error, StateError::DiskFull { .. }), "{error}");
     assert!(error.to_string().contains("free some space"), "{error}");
-    assert_eq!(open(&folder).await.runs(10).await.unwrap(), []);
+    assert_eq!(open_file(&folder).await.runs(10).await.unwrap(), []);
 }
 
 #[tokio::test]
 async fn a_database_of_a_later_version_is_left_alone() {
     let folder = TempDir::new().unwrap();
     let state = open(&folder).await;
-    state
-        .pool
-        .execute(
-            "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
-             VALUES (99, 'later', TRUE, x'00', 0)",
-        )
-        .await
-        .unwrap();
+    sqlx::query(
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+         VALUES (99, 'later', TRUE, $1, 0)",
+    )
+    .bind(vec![0_u8])
+    .execute(&state.pool)
+    .await
+    .unwrap();
     state.close().await;
-    let error = State::open(&url(folder.path())).await.unwrap_err().to_string();
+    let error = State::open(&database(&folder).await).await.unwrap_err().to_string();
     assert!(error.contains("another version of icewarden (step 99)"), "{error}");
 }
 
@@ -199,7 +216,7 @@ async fn paths_with_odd_characters_name_the_file_they_say() {
     let text = odd.display().to_string().replace('%', "%25").replace('#', "%23");
     let state = State::open(&Secret::new(format!("sqlite://{text}/s?mode=rwc"))).await.unwrap();
     assert!(odd.join("s").is_file());
-    assert_eq!(state.database(), odd.join("s"));
+    assert_eq!(state.database(), odd.join("s").display().to_string());
 }
 
 #[tokio::test]
@@ -317,7 +334,7 @@ async fn marks_that_cannot_all_be_written_leave_the_intent_open() {
 #[tokio::test]
 async fn a_crash_between_closing_the_intent_and_the_last_mark_leaves_neither() {
     let folder = TempDir::new().unwrap();
-    let state = open(&folder).await;
+    let state = open_file(&folder).await;
     state.open_intent(&intent("i1")).await.unwrap();
     let mut transaction = state.write("test").await.unwrap();
     sqlx::query("UPDATE intents SET closed = 'marked' WHERE id = 'i1'").execute(&mut *transaction).await.unwrap();
@@ -328,7 +345,7 @@ async fn a_crash_between_closing_the_intent_and_the_last_mark_leaves_neither() {
         std::fs::copy(folder.path().join(file), copy.path().join(file)).unwrap();
     }
     drop(transaction);
-    for state in [open(&copy).await, state] {
+    for state in [open_file(&copy).await, state] {
         assert_eq!(state.open_intents("lake", UUID).await.unwrap(), [intent("i1")]);
         assert_eq!(state.marks(MarkFilter::All, None).await.unwrap(), []);
         state.mark_intent("i1", &[marks("m-1", at(24))], at(1)).await.unwrap();
@@ -364,8 +381,11 @@ async fn a_call_that_is_cancelled_anywhere_leaves_all_or_nothing() {
         assert_eq!(marked.map(|mark| mark.is_some()), [!is_open; 2], "cancelled at poll {polls}");
         if let Some(outcome) = finished {
             outcome.unwrap();
-            assert!(!is_open && polls > 2);
-            return;
+            assert!(!is_open);
+            // A database may answer so fast that there is next to nothing to be cancelled.
+            if polls > 2 {
+                return;
+            }
         }
         if is_open {
             state.close_intent(&id, Closed::Void, T0).await.unwrap();
@@ -690,93 +710,64 @@ async fn a_list_in_the_plans_store_is_checked_when_it_is_read() {
 }
 
 #[tokio::test]
-async fn refs_are_remembered_from_their_first_sighting_until_they_are_gone() {
+async fn what_is_remembered_of_refs_outlives_the_database_or_the_file_and_the_later_one_counts() {
     use crate::model::table::tests::empty_table;
-    use crate::model::{Ref, RefKind, Retention, Sighting};
+    use crate::model::{Age, DroppedRef, Ref, RefKind, RefMemory, Retention};
     let folder = TempDir::new().unwrap();
-    let state = open(&folder).await;
-    let retention = Retention { max_ref_age_ms: Some(7), ..Retention::default() };
-    let table = |refs: &[(&str, i64)]| {
+    let (state, plans) = (open(&folder).await, plans(&folder));
+    let (uuid, grace) = (Uuid::from_u128(1), Age::hours(24));
+    let r = |id: i64| Ref { snapshot: SnapshotId(id), kind: RefKind::Tag, retention: Retention::default() };
+    let table = |updated: i64, refs: &[(&str, i64)]| {
         let mut table = empty_table();
-        table.refs.extend(refs.iter().map(|(name, id)| {
-            (RefName::from(*name), Ref { snapshot: SnapshotId(*id), kind: RefKind::Tag, retention })
-        }));
-        table
-    };
-    let sighting = |name: &str, head: i64, first: i64, last: i64| {
-        let (first_seen, last_seen) = (at(first), at(last));
-        let (own, in_force, kind, head) = (retention, retention, RefKind::Tag, SnapshotId(head));
-        (RefName::from(name), Sighting { kind, head, first_seen, last_seen, own, in_force, fork_point: None })
-    };
-    let see = async |catalog: &str, uuid: u128, refs: &[(&str, i64)], hours: i64| {
-        state
-            .see_refs(catalog, Uuid::from_u128(uuid), &table(refs), &std::collections::BTreeMap::new(), at(hours))
-            .await
-            .unwrap()
-            .refs
-    };
-    assert_eq!(
-        see("lake", 1, &[("a", 1), ("b", -2)], 0).await,
-        [sighting("a", 1, 0, 0), sighting("b", -2, 0, 0)].into()
-    );
-    assert_eq!(see("lake", 1, &[("a", 1), ("b", 3)], 5).await, [sighting("a", 1, 0, 5), sighting("b", 3, 5, 5)].into());
-    // Of another catalog and of another table.
-    assert_eq!(see("other", 1, &[("a", 1)], 6).await, [sighting("a", 1, 6, 6)].into());
-    assert_eq!(see("lake", 2, &[("a", 1)], 7).await, [sighting("a", 1, 7, 7)].into());
-    assert_eq!(see("lake", 1, &[("b", 3)], 8).await, [sighting("b", 3, 5, 8)].into());
-    assert_eq!(see("lake", 1, &[("a", 1), ("b", 3)], 9).await, [sighting("a", 1, 9, 9), sighting("b", 3, 5, 9)].into());
-}
-
-#[tokio::test]
-async fn a_ref_that_is_gone_is_remembered_until_another_holds_its_snapshots_or_they_are_gone() {
-    use crate::model::table::tests::empty_table;
-    use crate::model::{DroppedRef, ManifestSource, Ref, RefKind, Retention, Snapshot};
-    let folder = TempDir::new().unwrap();
-    let state = open(&folder).await;
-    let r = |id: i64| Ref { snapshot: SnapshotId(id), kind: RefKind::Branch, retention: Retention::default() };
-    // Each on its own: 1, 2, 3 and so on.
-    let table = |snapshots: i64, refs: &[(&str, i64)]| {
-        let mut table = empty_table();
-        table.snapshots.extend((1..=snapshots).map(|id| Snapshot {
-            id: SnapshotId(id),
-            parent: None,
-            at: Timestamp(0),
-            sequence_number: 0,
-            manifests: ManifestSource::Inline(Vec::new()),
-            summary: std::collections::BTreeMap::new(),
-        }));
+        table.last_updated = at(updated);
         table.refs.extend(refs.iter().map(|(name, id)| (RefName::from(*name), r(*id))));
         table
     };
-    let uuid = Uuid::from_u128(1);
-    let see = async |snapshots: i64, refs: &[(&str, i64)], hours: i64| {
-        let known = state
-            .see_refs("lake", uuid, &table(snapshots, refs), &std::collections::BTreeMap::new(), at(hours))
-            .await
-            .unwrap();
-        known.dropped.into_iter().map(|gone| (gone.name.to_string(), gone.at, gone.by)).collect::<Vec<_>>()
+    let first = |memory: &RefMemory, name: &str| memory.refs.get(&RefName::from(name)).map(|seen| seen.first_seen);
+    let key = ("lake", uuid);
+    let look = async |state: &State, table: &crate::model::TableState, hours: i64| {
+        plans.look_at_refs(state, key, table, at(hours), grace).await.unwrap()
     };
-    let gone = |name: &str, hours: i64, by: Option<&str>| (name.to_owned(), at(hours), by.map(ToOwned::to_owned));
-    assert_eq!(see(3, &[("main", 1), ("a", 2), ("b", 3)], 0).await, []);
-    assert_eq!(see(3, &[("main", 1), ("b", 3)], 1).await, [gone("a", 1, None)]);
-    assert_eq!(see(3, &[("main", 1), ("b", 3)], 2).await, [gone("a", 1, None)], "told once, and kept");
-    // Dropped by us: recorded before it is gone, and not found gone a second time.
-    let drop = DroppedRef { name: "b".into(), r: r(3), fork_point: None, at: at(3), by: Some("me".to_owned()) };
-    state.record_drops("lake", uuid, std::slice::from_ref(&drop)).await.unwrap();
-    assert_eq!(see(3, &[("main", 1)], 4).await, [gone("a", 1, None), gone("b", 3, Some("me"))]);
-    assert_eq!(see(3, &[("main", 1), ("saved", 2)], 5).await, [gone("b", 3, Some("me"))], "held by another");
-    assert_eq!(see(3, &[("main", 1)], 6).await, [gone("b", 3, Some("me")), gone("saved", 6, None)], "not a's again");
-    assert_eq!(see(2, &[("main", 1)], 7).await, [gone("saved", 6, None)], "3 is expired");
-    let all = state.drops("lake", uuid).await.unwrap();
-    let all: Vec<_> = all.iter().map(|one| (one.dropped.name.as_str(), one.ended_at)).collect();
-    assert_eq!(all, [("saved", None), ("b", Some(at(7))), ("a", Some(at(5)))], "the latest first");
-    assert_eq!(state.drops("other", uuid).await.unwrap(), []);
-    // Recorded, but its commit failed: it is there still.
-    state
-        .see_refs("lake", uuid, &table(2, &[("main", 1), ("c", 2)]), &std::collections::BTreeMap::new(), at(8))
-        .await
-        .unwrap();
-    let drop = DroppedRef { name: "c".into(), r: r(2), at: at(9), ..drop };
-    state.record_drops("lake", uuid, &[drop]).await.unwrap();
-    assert_eq!(see(2, &[("main", 1), ("c", 2)], 10).await, []);
+    look(&state, &table(0, &[("a", 1)]), 1).await;
+    let memory = look(&state, &table(2, &[("a", 1), ("b", 2)]), 5).await;
+    assert_eq!((first(&memory, "a"), first(&memory, "b")), (Some(at(1)), Some(at(5))));
+    // Of another catalog and of another table.
+    for other in [("other", uuid), ("lake", Uuid::from_u128(2))] {
+        let memory = plans.look_at_refs(&state, other, &table(2, &[("a", 1)]), at(6), grace).await.unwrap();
+        assert_eq!(first(&memory, "a"), Some(at(6)));
+    }
+    // A look at older metadata changes nothing.
+    assert_eq!(look(&state, &table(1, &[]), 7).await, memory);
+    let drop = DroppedRef {
+        name: "b".into(),
+        r: r(2),
+        fork_point: None,
+        at: at(8),
+        by: Some("me".to_owned()),
+        is_seen: false,
+        ended: None,
+    };
+    plans.record_drops(&state, key, std::slice::from_ref(&drop)).await.unwrap();
+    plans.record_drops(&state, key, &[DroppedRef { at: at(9), ..drop.clone() }]).await.unwrap();
+    let memory = plans.ref_memory(&state, key).await.unwrap();
+    assert_eq!(memory.dropped, [DroppedRef { at: at(9), ..drop }], "of two tries the later one");
+
+    // A new database: the file knows.
+    let empty = TempDir::new().unwrap();
+    let lost = open(&empty).await;
+    assert_eq!(plans.ref_memory(&lost, key).await.unwrap(), memory);
+    let later = look(&lost, &table(3, &[("a", 1)]), 10).await;
+    assert_eq!(first(&later, "a"), Some(at(1)));
+    // The old database, as of a backup: the file is later.
+    assert_eq!(plans.ref_memory(&state, key).await.unwrap(), later);
+    // No file, or a damaged one: the database knows.
+    let files: Vec<_> =
+        std::fs::read_dir(folder.path().join("deep/plans/refs")).unwrap().map(|file| file.unwrap().path()).collect();
+    assert_eq!(files.len(), 3);
+    for file in &files {
+        std::fs::write(file, "{").unwrap();
+    }
+    assert_eq!(plans.ref_memory(&lost, key).await.unwrap(), later);
+    assert_eq!(look(&lost, &table(3, &[("a", 1)]), 11).await.refs, later.refs);
+    assert!(files.iter().any(|file| std::fs::read_to_string(file).unwrap().len() > 1), "written anew");
 }

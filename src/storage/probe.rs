@@ -159,14 +159,15 @@ fn without_secrets(error: StorageError, loan: Option<&Loan>) -> StorageError {
     }
 }
 
-/// The answer is a `VersioningConfiguration`, without a `Status` where versioning was never on.
+/// The answer is a `VersioningConfiguration`, as some servers call it `GetBucketVersioningResponse`, without a `Status`
+/// where versioning was never on.
 fn read_versioning(xml: &str) -> Versioning {
     let status =
         xml.split_once("<Status>").and_then(|(_, rest)| rest.split_once("</Status>")).map(|(status, _)| status);
     match status {
         Some("Enabled") => Versioning::On,
         Some("Suspended") => Versioning::Suspended,
-        None if xml.contains("VersioningConfiguration") => Versioning::Off,
+        None if xml.contains("VersioningConfiguration") || xml.contains("BucketVersioning") => Versioning::Off,
         _ => Versioning::Unseen("the store's answer is no VersioningConfiguration".to_owned()),
     }
 }
@@ -186,7 +187,9 @@ mod tests {
         assert_eq!(of("<Status>Enabled</Status>"), Versioning::On);
         assert_eq!(of("<MfaDelete>Disabled</MfaDelete><Status>Suspended</Status>"), Versioning::Suspended);
         assert_eq!(of(""), Versioning::Off);
-        assert_eq!(read_versioning("<VersioningConfiguration xmlns=\"x\"/>"), Versioning::Off);
+        for root in ["VersioningConfiguration", "GetBucketVersioningResponse"] {
+            assert_eq!(read_versioning(&format!("<{root} xmlns=\"x\"/>")), Versioning::Off, "{root}");
+        }
         for odd in ["", "<html>", "<VersioningConfiguration><Status>Maybe</Status></VersioningConfiguration>"] {
             assert!(matches!(read_versioning(odd), Versioning::Unseen(_)), "{odd}");
         }

@@ -110,6 +110,14 @@ impl Paused {
         self.process.take().unwrap().wait_with_output().unwrap().into()
     }
 
+    /// Sends it a signal, such as `STOP`.
+    #[track_caller]
+    pub(crate) fn signal(&self, name: &str) {
+        let pid = self.process.as_ref().unwrap().id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status().unwrap();
+        assert!(sent.success(), "kill -s {name} {pid}: {sent}");
+    }
+
     /// `kill -9`.
     pub(crate) fn kill(self) {
         drop(self);

@@ -1,7 +1,7 @@
 //! What people do to branches, and what becomes of them: by the real binary on lakes that pyiceberg writes.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ fn change(lake: &Lake, words: &[&str]) -> Value {
     serde_json::from_str(&printed).unwrap()
 }
 
-fn run(config: &PathBuf, arguments: &str) -> Answer {
+fn run(config: &Path, arguments: &str) -> Answer {
     Answer::of(&mut icewarden(config, arguments)).exits(0)
 }
 

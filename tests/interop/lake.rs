@@ -201,7 +201,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    fn read(location: &str) -> Self {
+    pub(crate) fn read(location: &str) -> Self {
         let metadata_file = local(location);
         // A test may have broken the file on purpose.
         let metadata = fs::read(&metadata_file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());

@@ -12,10 +12,10 @@ use icewarden::storage::{ListProgress, Listed, Paging, Storage};
 
 use crate::parts::{S3Server, variable};
 
-/// Names that all three servers of our tests keep as they are.
-const KEPT: [&str; 20] = [
+/// Names that both servers keep as they are.
+const KEPT: [&str; 19] = [
     "a b", "a%20b", "a%2Fb", "%zz", "a+b", "p=1/x", "a#1", "a?b=c", "é", "e\u{301}", "a&b", "a<b>", "a\"b'", "a*b",
-    "~a", "a:b", "a\\b", "[a]", "a\u{a0}b", "🦀",
+    "~a", "a:b", "[a]", "a\u{a0}b", "🦀",
 ];
 
 /// Names that moto keeps as S3 does.

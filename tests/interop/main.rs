@@ -19,6 +19,7 @@ mod names;
 mod nessie;
 mod parity;
 mod parts;
+mod postgres;
 mod race;
 mod rest;
 mod s3;

@@ -5,7 +5,7 @@
 SQLite catalog DIR/catalog.db (catalog name "lake"), warehouse file://DIR/warehouse. A clock set back makes the times of
 snapshots and logs real, and every file gets the time of the snapshot that wrote it. DIR/orphans.json lists the planted
 orphans: table, path, age in days. A warehouse elsewhere, reached by properties such as s3.endpoint, has objects as old
-as they are and no orphans. --odd adds a table whose keys have to be quoted.
+as they are and no orphans. The property uri is the catalog's database, if not that file. --odd adds a table whose keys have to be quoted.
 """
 
 import argparse
@@ -297,7 +297,7 @@ def main():
     os.makedirs(root)
     warehouse = args.warehouse or f"file://{root}/warehouse"
     properties = dict(prop.split("=", 1) for prop in args.prop)
-    catalog = SqlCatalog("lake", uri=f"sqlite:///{root}/catalog.db", warehouse=warehouse, **properties)
+    catalog = SqlCatalog("lake", **{"uri": f"sqlite:///{root}/catalog.db", "warehouse": warehouse, **properties})
     for namespace in ("sales", "ops"):
         catalog.create_namespace(namespace)
     make_orders(catalog)

@@ -33,7 +33,7 @@ pub(crate) fn python_with(script: &str, lake: &Path, arguments: &[&str]) -> Stri
 }
 
 /// One of our Python scripts, to be given arguments.
-fn script_of_ours(script: &str) -> Command {
+pub(crate) fn script_of_ours(script: &str) -> Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop").join(script);
     let mut command = Command::new(variable("ICEWARDEN_PYTHON"));
     command.arg(script);

@@ -175,7 +175,7 @@ impl Stage {
         }));
         for (table, at, state) in &sightings {
             let Some(uuid) = state.uuid else { return Err(format!("{table} has no uuid")) };
-            let seen = lake.hands.plans.see_refs(&lake.hands.state, ("lake", uuid), state, *at).await;
+            let seen = lake.hands.plans.look_at_refs(&lake.hands.state, ("lake", uuid), state, *at, Age::days(1)).await;
             seen.map_err(|error| format!("see {table}: {error}"))?;
         }
         // The process dies: whatever it was doing is dropped, and the lake with it.

@@ -12,6 +12,13 @@ use super::lake::World;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Act {
     Conflict,
+    /// Answers as if the commit were applied.
+    Ignore,
+    /// Somebody gives a branch an age, where it is.
+    SetAge {
+        name: String,
+        age: i64,
+    },
     ApplyThen504,
     Status(u16),
     CreateRef {
@@ -113,6 +120,7 @@ impl Armed {
         let bad = || format!("no fault does {action:?} on {:?}", spec.on);
         let act = match (spec.on, action) {
             (On::Commit, "conflict") => Act::Conflict,
+            (On::Commit, "ignore") => Act::Ignore,
             (On::Commit, "apply-then-504") => Act::ApplyThen504,
             (On::Commit, "crash-after") => Act::CrashAfter,
             (On::Get, "corrupt") => Act::Corrupt,
@@ -178,6 +186,10 @@ fn first_change(action: &str) -> Option<Act> {
         "create-ref" => {
             let (name, snapshot) = rest.rsplit_once('@')?;
             Act::CreateRef { name: name.to_owned(), snapshot: snapshot.to_owned() }
+        }
+        "set-age" => {
+            let (name, age) = rest.split_once('=')?;
+            Act::SetAge { name: name.to_owned(), age: age.parse::<Age>().ok()?.0 }
         }
         "set" => {
             let (property, value) = rest.split_once('=')?;

@@ -239,6 +239,11 @@ impl Catalog {
                     let id = entry.snapshots.get(snapshot).copied().unwrap_or_default();
                     set_ref(name, json!({"type": "branch", "snapshot-id": id}))
                 }
+                Act::SetAge { name, age } => {
+                    let mut reference = entry.metadata["refs"][name].clone();
+                    reference["max-ref-age-ms"] = json!(age);
+                    set_ref(name, reference)
+                }
                 Act::Set { property, value } => set_property(property, Some(value)),
                 Act::Wait(time) => {
                     self.clock.fetch_add(*time, Ordering::SeqCst);
@@ -256,6 +261,12 @@ impl Catalog {
         }
         let all = |name: &str| body[name].as_array().cloned().unwrap_or_default();
         let checked = all("requirements").iter().try_for_each(|requirement| check(&entry.metadata, requirement));
+        if acts.contains(&Act::Ignore) {
+            return answer(
+                StatusCode::OK,
+                &json!({"metadata-location": entry.metadata_location, "metadata": entry.metadata}),
+            );
+        }
         let result = match checked {
             Ok(()) => self.swap(entry, &all("updates")).await,
             Err(refused) => Err(refused),

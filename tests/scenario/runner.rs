@@ -178,6 +178,7 @@ impl Run {
             let times: BTreeSet<Timestamp> = table.sightings.iter().map(|(_, at)| *at).collect();
             for at in times {
                 let mut then = state.clone();
+                then.last_updated = at;
                 let is_there = |name: &str| table.sightings.iter().any(|(of, created)| of == name && *created <= at);
                 then.refs.retain(|name, _| name.is_main() || is_there(name.as_str()));
                 all.push((table.name.clone(), at, then));

@@ -288,7 +288,8 @@ async fn what_is_no_catalog_is_never_made_one() {
         (at("/empty"), "is a database without Iceberg's tables"),
         (Secret::new("sqlite::memory:"), "names no file"),
         (Secret::new("sqlite://x?mode=memory"), "names no file"),
-        (Secret::new("postgres://user:hunter2@host/db"), "postgres: catalogs are not supported"),
+        (Secret::new("mysql://user:hunter2@host/db"), "mysql: catalogs are not supported"),
+        (Secret::new("postgres://user:hunter2@host"), "`uri` names no database"),
     ] {
         let error = SqlCatalog::open("lake", &uri, None, storage()).await.unwrap_err().to_string();
         assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");

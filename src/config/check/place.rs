@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use toml::de::DeValue;
 use url::Url;
 
-use crate::config::Secret;
 use crate::config::raw::{Section, Text};
 use crate::config::reader::Reader;
+use crate::config::{PostgresUrl, Secret};
 use crate::model::LocationRules;
 
 /// What a relative path is relative to.
@@ -68,16 +68,19 @@ pub(super) fn locations(section: &Section<'_>, key: &str, rules: &LocationRules)
     texts.iter().filter_map(|text| location(section.reader(), text, rules)).collect()
 }
 
-/// A SQLite database. Messages never quote the address, since those of other databases hold passwords.
+/// A database, in a SQLite file or on a PostgreSQL server. Messages never quote the address, which may hold a password.
 pub(super) fn database(reader: &Reader<'_>, key: &str, text: &Text) -> Option<Secret> {
-    let hint = "sqlite:///path, or sqlite://./path beside this file";
-    let scheme = text.value.split_once(':').map_or("", |(scheme, _)| scheme);
-    if matches!(scheme, "postgres" | "postgresql") {
-        reader.error_with_hint(&text.at, format!("{key}: PostgreSQL comes with a later version"), hint);
-        return None;
+    let hint = "sqlite:///path, sqlite://./path beside this file, or postgres://user:password@host/database";
+    if PostgresUrl::is_meant(&text.value) {
+        let secret = Secret::new(text.value.clone());
+        if let Err(reason) = PostgresUrl::parse(&secret) {
+            reader.error(&text.at, format!("{key} {reason}"));
+            return None;
+        }
+        return Some(secret);
     }
     let Some(rest) = text.value.strip_prefix("sqlite://") else {
-        reader.error_with_hint(&text.at, format!("{key}: not the address of a SQLite database"), hint);
+        reader.error_with_hint(&text.at, format!("{key}: not the address of a SQLite or PostgreSQL database"), hint);
         return None;
     };
     let (path, options) = rest.find('?').map_or((rest, ""), |at| rest.split_at(at));

@@ -65,7 +65,7 @@ fn catalog(section: Section<'_>, names: &mut Names, rules: &LocationRules) -> Op
     }
     let uri = section.text("uri");
     if !section.has("uri") {
-        section.missing("uri", "sqlite:///path for type \"sql\", https://… for type \"rest\"");
+        section.missing("uri", "sqlite:///path or postgres://… for type \"sql\", https://… for type \"rest\"");
     }
     let warehouse = section.text("warehouse");
     let warehouse = warehouse.and_then(|text| match kind {

@@ -1,5 +1,5 @@
 -- Times are milliseconds since the epoch. Table names are three columns: catalog, namespace (a JSON array of its
--- levels, because a level may hold a dot), table_name. Types are those that SQLite and PostgreSQL both know.
+-- levels, because a level may hold a dot), table_name. One text for SQLite and PostgreSQL: types are TEXT and BIGINT.
 
 CREATE TABLE runs (
     id          TEXT   NOT NULL PRIMARY KEY,
@@ -125,8 +125,9 @@ CREATE TABLE findings (
     UNIQUE (kind, subject, ref_name)
 );
 
+-- seq counts up without a gap; rows are added by one writer at a time.
 CREATE TABLE audit (
-    seq        INTEGER NOT NULL PRIMARY KEY,
+    seq        BIGINT  NOT NULL PRIMARY KEY,
     at         BIGINT  NOT NULL,
     actor      TEXT    NOT NULL,
     action     TEXT    NOT NULL,
@@ -169,36 +170,11 @@ CREATE TABLE catalogs (
     listed_at BIGINT NOT NULL
 );
 
--- What runs have seen of each ref without a break, where its head was when they last did, and where it left main.
--- own and in_force: its retention as JSON, as the ref itself said, and with what writers lost.
-CREATE TABLE sightings (
-    catalog    TEXT   NOT NULL,
-    uuid       TEXT   NOT NULL,
-    ref_name   TEXT   NOT NULL,
-    kind       TEXT   NOT NULL,
-    head       BIGINT NOT NULL,
-    first_seen BIGINT NOT NULL,
-    last_seen  BIGINT NOT NULL,
-    own        TEXT   NOT NULL,
-    in_force   TEXT   NOT NULL,
-    fork_point BIGINT,
-    PRIMARY KEY (catalog, uuid, ref_name)
+-- What is remembered of the refs of each table, as JSON: since when each was seen, its retention, where it left main;
+-- and those that are gone.
+CREATE TABLE ref_memory (
+    catalog TEXT NOT NULL,
+    uuid    TEXT NOT NULL,
+    memory  TEXT NOT NULL,
+    PRIMARY KEY (catalog, uuid)
 );
-
--- Refs that are gone: dropped by us (actor), or found gone. Open while their snapshots are neither held by another
--- ref nor gone themselves.
-CREATE TABLE drops (
-    id         TEXT   NOT NULL PRIMARY KEY,
-    catalog    TEXT   NOT NULL,
-    uuid       TEXT   NOT NULL,
-    ref_name   TEXT   NOT NULL,
-    kind       TEXT   NOT NULL,
-    head       BIGINT NOT NULL,
-    retention  TEXT   NOT NULL,
-    fork_point BIGINT,
-    dropped_at BIGINT NOT NULL,
-    actor      TEXT,
-    ended      TEXT,
-    ended_at   BIGINT
-);
-CREATE INDEX drops_by_table ON drops (uuid, dropped_at);

@@ -476,8 +476,12 @@ fn storage_tells_what_the_folders_hold_and_names_what_cannot_be_represented() {
     let files = files_of(&orders);
     let inner = orders.join("inner/metadata");
     fs::create_dir_all(&inner).unwrap();
-    let newest = files.keys().rfind(|file| file.to_str().unwrap().ends_with(".metadata.json")).unwrap();
-    let mut metadata: Value = serde_json::from_slice(&fs::read(newest).unwrap()).unwrap();
+    let read = |file: &PathBuf| {
+        let file = Some(file).filter(|file| file.to_str().unwrap().ends_with(".metadata.json"))?;
+        // Some are gzip.
+        serde_json::from_slice::<Value>(&fs::read(file).unwrap()).ok()
+    };
+    let mut metadata = files.keys().rev().find_map(read).unwrap();
     metadata["location"] = format!("file://{}/inner", orders.display()).into();
     metadata["table-uuid"] = "00000000-0000-4000-8000-000000000001".into();
     metadata["metadata-log"] = serde_json::json!([]);
@@ -510,10 +514,9 @@ fn storage_tells_what_the_folders_hold_and_names_what_cannot_be_represented() {
     let binary = lake.folder.path().join("icewarden");
     fs::set_permissions(lake.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::copy(BINARY, &binary).unwrap();
+    let config = lake.config("nobody", "");
     if is_root {
-        for file in [config.parent().unwrap().to_owned(), config.parent().unwrap().join("state.db")] {
-            chown(file, Some(65534), Some(65534)).unwrap();
-        }
+        chown(config.parent().unwrap(), Some(65534), Some(65534)).unwrap();
     }
     let closed = orders.join("data");
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();

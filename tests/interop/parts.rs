@@ -1,7 +1,7 @@
 //! The parts that `tests/run` fetched: Python with pyiceberg, moto's S3 server and SeaweedFS, and Iceberg Java's oracle,
 //! writer and REST catalog.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -233,6 +233,11 @@ impl S3Server {
         let file = tempfile::NamedTempFile::new_in(variable("ICEWARDEN_SCRATCH")).unwrap();
         std::fs::write(file.path(), serde_json::to_string(keys).unwrap()).unwrap();
         serde_json::from_str(&self.act(&["put-file", file.path().to_str().unwrap()], &[])).unwrap()
+    }
+
+    /// The keys behind this one, as the server sees it.
+    pub(crate) fn objects_after(&self, key: &str) -> BTreeSet<String> {
+        serde_json::from_str(&self.act(&["after", key], &[])).unwrap()
     }
 
     /// Deletes these.

@@ -1,6 +1,7 @@
 """Looks at a bucket of an S3 server from outside, and changes the bucket "lake".
 
     python s3_objects.py ENDPOINT list BUCKET        {key: "size tag"} as JSON; the tag is a digest of the content
+    python s3_objects.py ENDPOINT after KEY          the keys of "lake" behind this one, as the server sees it, as JSON
     python s3_objects.py ENDPOINT save ARCHIVE       a zip of keys
     python s3_objects.py ENDPOINT load ARCHIVE       puts them back
     python s3_objects.py ENDPOINT put KEYS           writes each key of a JSON array; its content tells the key
@@ -33,6 +34,9 @@ def main():
 
     if act == "list":
         json.dump({found["Key"]: f"{found['Size']} {found['ETag']}" for found in objects(sys.argv[3])}, sys.stdout)
+    elif act == "after":
+        pages = s3.get_paginator("list_objects_v2").paginate(Bucket="lake", StartAfter=sys.argv[3])
+        json.dump([found["Key"] for page in pages for found in page.get("Contents", [])], sys.stdout)
     elif act == "save":
         with zipfile.ZipFile(sys.argv[3], "w") as archive:
             for found in objects():

@@ -28,6 +28,7 @@ mod progress;
 mod refs;
 mod runs;
 mod schema;
+mod storage;
 mod tables;
 pub(crate) mod text;
 mod why;
@@ -74,6 +75,8 @@ pub enum Command {
     Tables(Selection),
     /// List branches and tags with their retention
     Refs(Selection),
+    /// Tell what the tables' folders hold, by listing them
+    Storage(Selection),
     /// List branches, look at one, drop, retain or restore it
     Branch {
         /// What.
@@ -365,6 +368,7 @@ async fn with_config(command: Command, config: Config, json: bool) -> Result<u8,
         | Command::Man { .. } => Ok(0),
         Command::Tables(selection) => tables::list(&lake, &selection.patterns(), json).await,
         Command::Refs(selection) => refs::list(&lake, &selection.patterns(), json).await,
+        Command::Storage(selection) => storage::list(&lake, &selection.patterns(), json).await,
         Command::Branch { action } => branch::command(&lake, action, json).await,
         Command::Marks { action } => marks::command(&lake, action, json).await,
         Command::Hold { action } => holds::command(&lake, action, json).await,

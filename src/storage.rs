@@ -1,9 +1,9 @@
-//! Objects: read, look at, write, delete. One store per bucket, found by the location's scheme and authority; where a
+//! Objects: list, read, look at, write, delete. One store per bucket, found by the location's scheme and authority; where a
 //! catalog lends keys for a table, one per table and prefix.
 //!
 //! Everything that touches table storage goes through here. Deletes are called by `sweep` only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,11 +18,14 @@ use crate::model::{Age, BadLocation, Location, LocationRules, ObjectFacts, Times
 
 mod delete;
 mod lent;
+pub mod list;
 mod open;
 mod probe;
+mod signed;
 
 pub use delete::Deleted;
 pub use lent::{Grant, Keys, Lender, Lent};
+pub use list::{ListProgress, Listed, Listing, Paging};
 pub use probe::{ProbeError, Versioning};
 
 /// How long a store may take to tell its time.
@@ -34,6 +37,8 @@ pub struct Storage {
     rules: Arc<LocationRules>,
     options: Arc<BTreeMap<String, BTreeMap<String, Secret>>>,
     stores: Arc<Mutex<BTreeMap<String, Arc<dyn ObjectStore>>>>,
+    /// Those of the stores that the caller brought.
+    brought: Arc<Mutex<BTreeSet<String>>>,
     concurrency: usize,
     /// Where this is one table's: what its catalog lends for its files.
     lent: Option<Lent>,
@@ -61,6 +66,10 @@ struct Loan {
 }
 
 impl Loan {
+    fn of(lent: &Lent) -> Self {
+        Self { lent: lent.clone(), generation: lent.generation(), is_renewed: false }
+    }
+
     /// After a request that failed: whether to send it again, once, since its keys were refused and there are others
     /// now.
     async fn is_worth_another(&mut self, error: &StorageError) -> bool {
@@ -77,6 +86,7 @@ impl Storage {
             rules: Arc::new(rules),
             options: Arc::new(options),
             stores: Arc::default(),
+            brought: Arc::default(),
             concurrency: concurrency.max(1),
             lent: None,
         }
@@ -92,6 +102,7 @@ impl Storage {
     /// Uses this store for everything under `scheme://authority`.
     #[must_use]
     pub fn with_store(self, store: &str, object_store: Arc<dyn ObjectStore>) -> Self {
+        self.brought.lock().unwrap_or_else(PoisonError::into_inner).insert(store.to_owned());
         self.stores.lock().unwrap_or_else(PoisonError::into_inner).insert(store.to_owned(), object_store);
         self
     }
@@ -193,9 +204,8 @@ impl Storage {
     fn store_of(&self, location: &Location) -> Result<(Arc<dyn ObjectStore>, Option<Loan>), StorageError> {
         let options = self.options.get(location.store());
         if let Some((lent, grant)) = self.lent_for(location) {
-            let loan = Loan { lent: lent.clone(), generation: lent.generation(), is_renewed: false };
             let store = lent.store(grant, location, || open::open(location, options, Some((lent, grant))))?;
-            return Ok((store, Some(loan)));
+            return Ok((store, Some(Loan::of(lent))));
         }
         let mut stores = self.stores.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(store) = stores.get(location.store()) {

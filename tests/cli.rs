@@ -414,6 +414,7 @@ fn what_json_prints_is_what_its_schema_says() {
         ("branches", vec![ask("branch list --json"), ask("branch inspect sales.orders dev_alice --json")]),
         ("mark-lists", vec![lists]),
         ("marks", vec![marks]),
+        ("storage", vec![ask("storage --json")]),
         ("tables", vec![ask("tables --json")]),
         ("refs", vec![ask("refs --json")]),
         ("check", vec![ask("check --write --json"), ask("check --offline --json")]),
@@ -444,4 +445,91 @@ fn what_json_prints_is_what_its_schema_says() {
         assert!(!schema.is_valid(&serde_json::json!({ "nonsense": 1 })), "{name}");
     }
     Answer::of(Command::new(BINARY).args(["schema", "nonsense"])).exits(2);
+}
+
+#[test]
+fn storage_tells_what_the_folders_hold_and_names_what_cannot_be_represented() {
+    let lake = Lake::new();
+    let config = lake.config("storage", "");
+    let ask = || Answer::of(&mut icewarden(&config, "storage --json"));
+    let line_of = |answer: &Answer, table: &str| {
+        let found = answer.lines().into_iter().find(|line| line["table"]["name"] == table);
+        found.unwrap_or_else(|| panic!("no {table}\n{answer}"))
+    };
+    let folder_of = |line: &Value| {
+        let location = line["folders"][0]["location"].as_str().unwrap_or_else(|| panic!("{line}"));
+        PathBuf::from(location.strip_prefix("file://").unwrap())
+    };
+    let answer = ask().exits(0);
+    assert_eq!(answer.lines().len(), 7);
+    for line in answer.lines() {
+        let files = files_of(&folder_of(&line));
+        assert_eq!(line["folders"].as_array().unwrap().len(), 1, "{line}");
+        assert_eq!(line["objects"], files.len(), "{line}");
+        assert_eq!(line["bytes"], files.values().sum::<u64>(), "{line}");
+        assert!(line["oldest"].as_i64().unwrap() <= line["newest"].as_i64().unwrap(), "{line}");
+        assert_eq!(line["unrepresentable"], 0, "{line}");
+    }
+
+    // A table in the folder of another, by an edited copy of the metadata; names that cannot be asked for; a link out.
+    let orders = folder_of(&line_of(&answer, "orders"));
+    let files = files_of(&orders);
+    let inner = orders.join("inner/metadata");
+    fs::create_dir_all(&inner).unwrap();
+    let read = |file: &PathBuf| {
+        let file = Some(file).filter(|file| file.to_str().unwrap().ends_with(".metadata.json"))?;
+        // Some are gzip.
+        serde_json::from_slice::<Value>(&fs::read(file).unwrap()).ok()
+    };
+    let mut metadata = files.keys().rev().find_map(read).unwrap();
+    metadata["location"] = format!("file://{}/inner", orders.display()).into();
+    metadata["table-uuid"] = "00000000-0000-4000-8000-000000000001".into();
+    metadata["metadata-log"] = serde_json::json!([]);
+    fs::write(inner.join("0.metadata.json"), metadata.to_string()).unwrap();
+    lake.sql(
+        "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type) SELECT \
+         catalog_name, table_namespace, 'inner', replace(metadata_location, substr(metadata_location, \
+         instr(metadata_location, '/metadata/')), '/inner/metadata/0.metadata.json'), \
+         iceberg_type FROM iceberg_tables WHERE table_name = 'orders'",
+    );
+    fs::write(orders.join("data/new\nline"), "123").unwrap();
+    fs::write(orders.join("data/part#7"), "4567").unwrap();
+    std::os::unix::fs::symlink(lake.demo(), orders.join("data/out")).unwrap();
+    let answer = ask().exits(0);
+    let line = line_of(&answer, "orders");
+    assert_eq!(line["objects"], files.len() + 3, "{answer}");
+    assert_eq!((&line["unrepresentable"], &line["of_other_tables"]), (&3.into(), &1.into()), "{answer}");
+    let examples = line["folders"][0]["unrepresentable_examples"].as_array().unwrap();
+    let names: Vec<&str> =
+        examples.iter().map(|example| example["location"].as_str().unwrap().rsplit('/').next().unwrap()).collect();
+    assert_eq!(names, ["new\nline", "out", "part#7"]);
+    assert_eq!(line_of(&answer, "inner")["objects"], 1, "{answer}");
+    let text = Answer::of(&mut icewarden(&config, "storage")).exits(0).stdout;
+    assert!(text.contains("all 8 tables") && text.contains("data/new\\nline\": its key has characters"), "{text}");
+    let one = Answer::of(&mut icewarden(&config, "storage --table sales.orders --json")).exits(0);
+    assert_eq!(one.lines(), [line]);
+
+    // A folder that cannot be read: the table says which, the others are told. Root may read all.
+    let is_root = rustix::process::geteuid().is_root();
+    let binary = lake.folder.path().join("icewarden");
+    fs::set_permissions(lake.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::copy(BINARY, &binary).unwrap();
+    let config = lake.config("nobody", "");
+    if is_root {
+        chown(config.parent().unwrap(), Some(65534), Some(65534)).unwrap();
+    }
+    let closed = orders.join("data");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
+    let mut command = Command::new(if is_root { Path::new("setpriv") } else { &binary });
+    if is_root {
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&binary);
+    }
+    let answer = Answer::of(command.arg("--config").arg(&config).args(["storage", "--json"])).exits(4);
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o755)).unwrap();
+    let line = line_of(&answer, "orders");
+    let error = line["errors"][0].as_str().unwrap();
+    assert!(error.starts_with(&format!("file://{}: cannot be listed: Permission denied", closed.display())), "{error}");
+    assert_eq!((&line["folders"], &line["objects"]), (&serde_json::json!([]), &0.into()), "no half figures\n{answer}");
+    let others: Vec<Value> = answer.lines().into_iter().filter(|line| line["table"]["name"] != "orders").collect();
+    assert!(others.len() == 7 && others.iter().all(|line| line["errors"] == serde_json::json!([])), "{answer}");
 }

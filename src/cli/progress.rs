@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::text::{count, size};
 use crate::inventory::reach::Progress;
 use crate::run::Lake;
+use crate::storage::ListProgress;
 
 /// How often the line is drawn anew.
 const TICK: Duration = Duration::from_millis(200);
@@ -19,6 +20,17 @@ pub(super) struct Shown(Option<(ProgressBar, tokio::task::JoinHandle<()>)>);
 
 /// Begins to show the lake's counters.
 pub(super) fn start(lake: &Lake) -> Shown {
+    let counters = Arc::clone(&lake.hands.progress);
+    show(move || line(&counters))
+}
+
+/// Begins to show how far listings are.
+pub(super) fn of_listing(counters: &Arc<ListProgress>) -> Shown {
+    let counters = Arc::clone(counters);
+    show(move || format!("listing  {} objects  {}", count(counters.objects()), size(counters.bytes())))
+}
+
+fn show(text: impl Fn() -> String + Send + 'static) -> Shown {
     if !std::io::stderr().is_terminal() {
         return Shown(None);
     }
@@ -26,12 +38,12 @@ pub(super) fn start(lake: &Lake) -> Shown {
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
         bar.set_style(style);
     }
-    let (counters, drawn) = (Arc::clone(&lake.hands.progress), bar.clone());
+    let drawn = bar.clone();
     let task = tokio::spawn(async move {
         let mut tick = tokio::time::interval(TICK);
         loop {
             tick.tick().await;
-            drawn.set_message(line(&counters));
+            drawn.set_message(text());
             drawn.tick();
         }
     });

@@ -20,7 +20,7 @@ struct Shape {
     schema: fn() -> Schema,
 }
 
-const SHAPES: [Shape; 11] = [
+const SHAPES: [Shape; 12] = [
     Shape { name: "branches", commands: "branch list, inspect", is_list: true, schema: of::<super::branch::Line<'_>> },
     Shape { name: "check", commands: "check", is_list: true, schema: of::<CheckItem> },
     Shape { name: "findings", commands: "findings", is_list: true, schema: of::<super::findings::Line<'_>> },
@@ -30,6 +30,7 @@ const SHAPES: [Shape; 11] = [
     Shape { name: "refs", commands: "refs", is_list: true, schema: of::<super::refs::Line<'_>> },
     Shape { name: "run", commands: "plan, run, branch drop, retain, restore", is_list: false, schema: of::<RunReport> },
     Shape { name: "runs", commands: "runs", is_list: true, schema: of::<super::runs::Line<'_>> },
+    Shape { name: "storage", commands: "storage", is_list: true, schema: of::<super::storage::Line> },
     Shape { name: "tables", commands: "tables", is_list: true, schema: of::<super::tables::Line> },
     Shape { name: "why", commands: "why", is_list: true, schema: of::<super::why::Fact> },
 ];

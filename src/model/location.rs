@@ -180,27 +180,28 @@ impl Location {
     }
 
     /// The path to ask the store for, equal to the raw key.
-    #[allow(clippy::disallowed_methods)] // the one place
     pub fn object_path(&self) -> Result<Path, Unrepresentable> {
-        // Path::parse strips one slash at each end, which names another object.
-        let key = self.key();
-        let refuse = |why| Unrepresentable { location: self.raw.clone(), why };
-        if key.is_empty() || key.starts_with('/') || key.ends_with('/') || key.contains("//") {
-            return Err(refuse("its key has an empty segment"));
-        }
-        if key.split('/').any(is_dots) {
-            return Err(refuse("its key has a segment `.` or `..`"));
-        }
-        Path::parse(key)
-            .ok()
-            .filter(|path| path.as_ref() == key)
-            .ok_or_else(|| refuse("its key has characters that cannot be asked for"))
+        path_of_key(self.key()).map_err(|why| Unrepresentable { location: self.raw.clone(), why })
     }
 
     /// Whether readers disagree on what object this names: Java's `S3FileIO` cuts at `?` and `#`, others do not.
     pub fn is_ambiguous(&self) -> bool {
         self.key().contains(['?', '#'])
     }
+}
+
+/// The path to ask a store for, equal to this raw key, or what stands in the way.
+#[allow(clippy::disallowed_methods)] // the one place
+pub fn path_of_key(key: &str) -> Result<Path, &'static str> {
+    // Path::parse strips one slash at each end, which names another object.
+    if key.is_empty() || key.starts_with('/') || key.ends_with('/') || key.contains("//") {
+        return Err("its key has an empty segment");
+    }
+    if key.split('/').any(is_dots) {
+        return Err("its key has a segment `.` or `..`");
+    }
+    let path = Path::parse(key).ok().filter(|path| path.as_ref() == key);
+    path.ok_or("its key has characters that cannot be asked for")
 }
 
 impl PartialEq for Location {

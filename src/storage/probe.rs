@@ -5,13 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use object_store::aws::{AmazonS3ConfigKey, AwsAuthorizer};
-use object_store::client::{HttpRequest, HttpRequestBody};
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::{Loan, Place, Storage, StorageError, StorageErrorKind, install_crypto, with_causes};
+use super::{Loan, Place, Storage, StorageError, StorageErrorKind};
 use crate::model::{Location, Root};
 
 /// Bytes of an object that are read to see whether it can be.
@@ -135,39 +133,18 @@ impl Storage {
         })
     }
 
-    /// `GetBucketVersioning`, which `object_store` does not know, signed by its signer.
+    /// `GetBucketVersioning`, which `object_store` does not know.
     async fn ask_versioning(&self, at: &Location) -> Result<String, String> {
-        use AmazonS3ConfigKey as Key;
-        let builder = self.s3(at).map_err(|error| error.reason)?;
-        let option = |key: Key| builder.get_config_value(&key);
-        let is_on = |key: Key| option(key).is_some_and(|value| value == "true");
-        let region = option(Key::Region).unwrap_or_else(|| "us-east-1".to_owned());
-        let url = versioning_url(
-            at.authority(),
-            option(Key::Endpoint).as_deref(),
-            &region,
-            is_on(Key::VirtualHostedStyleRequest),
-        );
-        let mut request = HttpRequest::new(HttpRequestBody::empty());
-        *request.uri_mut() = url.parse().map_err(|_| format!("{url} is no address"))?;
-        if !is_on(Key::SkipSignature) {
-            let store = builder.build().map_err(|error| with_causes(&error))?;
-            let credential = store.credentials().get_credential().await.map_err(|error| with_causes(&error))?;
-            let signer = AwsAuthorizer::new(&credential, "s3", &region);
-            signer.try_authorize(&mut request, None).map_err(|error| with_causes(&error))?;
-        }
-        install_crypto();
-        let client = reqwest::Client::builder().build().map_err(|error| with_causes(&error))?;
-        let sent = client.get(&url).headers(request.headers().clone()).send().await;
-        let answer = sent.map_err(|error| with_causes(&error))?;
-        let status = answer.status();
+        let bucket = self.bucket(at).map_err(|error| error.reason)?;
+        let answer = bucket.get("versioning").await?;
+        let status = answer.status;
         if !status.is_success() {
             return Err(match status.as_u16() {
                 401 | 403 => "s3:GetBucketVersioning is not allowed to us".to_owned(),
                 _ => format!("the store answers {status}"),
             });
         }
-        answer.text().await.map_err(|error| with_causes(&error))
+        Ok(String::from_utf8_lossy(&answer.body).into_owned())
     }
 
     fn place(&self, folder: &Root) -> Result<Location, StorageError> {
@@ -179,18 +156,6 @@ fn without_secrets(error: StorageError, loan: Option<&Loan>) -> StorageError {
     match loan {
         Some(loan) => error.without_secrets(loan),
         None => error,
-    }
-}
-
-/// Where a bucket is asked about its versioning, as `object_store` makes its own addresses.
-fn versioning_url(bucket: &str, endpoint: Option<&str>, region: &str, is_virtual_hosted: bool) -> String {
-    let endpoint = endpoint.map(|endpoint| endpoint.trim_end_matches('/'));
-    match (endpoint, is_virtual_hosted) {
-        // Such an endpoint names the bucket itself.
-        (Some(endpoint), true) => format!("{endpoint}/?versioning"),
-        (Some(endpoint), false) => format!("{endpoint}/{bucket}?versioning"),
-        (None, true) => format!("https://{bucket}.s3.{region}.amazonaws.com/?versioning"),
-        (None, false) => format!("https://s3.{region}.amazonaws.com/{bucket}?versioning"),
     }
 }
 
@@ -211,18 +176,6 @@ fn read_versioning(xml: &str) -> Versioning {
 mod tests {
     use super::*;
     use crate::model::LocationRules;
-
-    #[test]
-    fn a_bucket_is_asked_where_its_objects_are() {
-        for (endpoint, is_virtual_hosted, url) in [
-            (None, false, "https://s3.eu-west-1.amazonaws.com/b?versioning"),
-            (None, true, "https://b.s3.eu-west-1.amazonaws.com/?versioning"),
-            (Some("http://store:9000/"), false, "http://store:9000/b?versioning"),
-            (Some("https://b.store"), true, "https://b.store/?versioning"),
-        ] {
-            assert_eq!(versioning_url("b", endpoint, "eu-west-1", is_virtual_hosted), url);
-        }
-    }
 
     #[test]
     fn versioning_is_on_off_suspended_or_not_seen() {

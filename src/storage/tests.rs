@@ -204,6 +204,32 @@ async fn refused_keys_are_asked_for_anew_once_and_are_in_no_message() {
 }
 
 #[tokio::test]
+async fn a_listing_is_asked_for_with_lent_keys_and_once_more_where_they_are_refused() {
+    let server = ObjectServer::start().await;
+    let page = "<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>wh/t/a</Key><Size>5</Size></Contents>\
+                </ListBucketResult>";
+    server.put("/lake", page.to_owned());
+    server.refuse("OLD");
+    let of = |id: &str| vec![grant("s3://lake/wh/t/", s3_keys(id), None)];
+    let (lender, asked) = lender(vec![Ok(of("NEW"))]);
+    let storage = s3(&server, Lent::new(of("OLD"), Clock::system(), lender));
+    let progress = Arc::new(ListProgress::default());
+    let root = storage.rules().root("s3://lake/wh/t").unwrap();
+    let mut listing = storage.list(&root, &progress);
+    let batch = listing.next().await.unwrap().unwrap();
+    assert_eq!((batch[0].location(), batch[0].facts().size, batch.len()), ("s3://lake/wh/t/a", 5, 1));
+    assert!(listing.next().await.unwrap().is_none());
+    let sent = server.asked();
+    assert!(sent.len() == 2 && sent[1].contains("Credential=NEW/") && sent[1].contains("token-of-NEW"), "{sent:?}");
+    assert!(sent[1].starts_with("GET /lake?list-type=2&max-keys=1000&prefix=wh%2Ft%2F&encoding-type=url "), "{sent:?}");
+
+    server.refuse("NEW");
+    let error = storage.list(&root, &progress).next().await.unwrap_err();
+    assert!(error.kind == StorageErrorKind::Denied && !error.reason.contains("token-of"), "{error}");
+    assert_eq!(*asked.lock().unwrap(), 1, "new ones that are refused at once have another reason");
+}
+
+#[tokio::test]
 async fn google_cloud_storage_is_asked_by_the_raw_key_with_the_token() {
     let server = ObjectServer::start().await;
     let options = [("base_url", server.uri.as_str()), ("bearer_token", "configured"), ("skip_signature", "false")];

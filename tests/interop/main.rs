@@ -14,6 +14,7 @@ mod branches;
 mod crash;
 mod demo;
 mod lake;
+mod listing;
 mod names;
 mod nessie;
 mod parity;

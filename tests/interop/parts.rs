@@ -1,7 +1,7 @@
 //! The parts that `tests/run` fetched: Python with pyiceberg, moto's S3 server and SeaweedFS, and Iceberg Java's oracle,
 //! writer and REST catalog.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -226,6 +226,18 @@ impl S3Server {
     /// Writes an object to each of these keys.
     pub(crate) fn put(&self, keys: &[String]) {
         self.act(&["put"], keys);
+    }
+
+    /// The same for many; what a client that asks for each is told: `size time tag`, the time in seconds.
+    pub(crate) fn put_many(&self, keys: &[String]) -> BTreeMap<String, String> {
+        let file = tempfile::NamedTempFile::new_in(variable("ICEWARDEN_SCRATCH")).unwrap();
+        std::fs::write(file.path(), serde_json::to_string(keys).unwrap()).unwrap();
+        serde_json::from_str(&self.act(&["put-file", file.path().to_str().unwrap()], &[])).unwrap()
+    }
+
+    /// The keys behind this one, as the server sees it.
+    pub(crate) fn objects_after(&self, key: &str) -> BTreeSet<String> {
+        serde_json::from_str(&self.act(&["after", key], &[])).unwrap()
     }
 
     /// Deletes these.

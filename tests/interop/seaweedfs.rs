@@ -57,11 +57,16 @@ fn a_lake_whose_catalog_lends_the_keys_is_cleaned_as_by_java_and_shows_no_key() 
     assert!(!check.to_string().contains("testtest"), "{check}");
     assert_eq!(lake.objects(), before);
 
+    let held = Answer::of(&mut with_lent_keys(&config, "storage --json")).exits(0);
+    let lines = held.stdout.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let objects: u64 = lines.map(|line| line["objects"].as_u64().unwrap()).sum();
+    assert_eq!(objects, before.len() as u64, "{held}");
+
     let answer = Answer::of(&mut ours(&config)).exits(0);
     lake.assert_expired_as_java_does(&before, &answer, "by the server");
     let log = rest.log();
     assert!(log.iter().any(|line| line.contains("/tables/orders?snapshots=all 200")), "{log:?}");
-    for said in [&answer, &refused] {
+    for said in [&answer, &refused, &held] {
         for secret in ["testtest", "let-me-in"] {
             assert!(!said.to_string().contains(secret), "{secret}\n{said}");
         }

@@ -277,6 +277,12 @@ type Answers = Arc<dyn Fn(usize, &BTreeMap<String, String>) -> Response + Send +
 
 /// A server on a real port that answers so; a client for it, and how often it was asked.
 async fn serve(answers: Answers, concurrency: usize) -> (Storage, Arc<Mutex<usize>>) {
+    let (storage, asked, _) = serve_at(answers, concurrency).await;
+    (storage, asked)
+}
+
+/// The same, and where it is.
+async fn serve_at(answers: Answers, concurrency: usize) -> (Storage, Arc<Mutex<usize>>, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let uri = format!("http://{}", listener.local_addr().unwrap());
     let asked = Arc::new(Mutex::new(0));
@@ -298,7 +304,7 @@ async fn serve(answers: Answers, concurrency: usize) -> (Storage, Arc<Mutex<usiz
     tokio::spawn(async move { axum::serve(listener, app).await });
     let keys = [("access_key_id", "test"), ("secret_access_key", "testtest"), ("region", "us-east-1")];
     let options = [&keys[..], &[("endpoint", uri.as_str()), ("allow_http", "true")]].concat();
-    (storage(&options, concurrency), asked)
+    (storage(&options, concurrency), asked, uri)
 }
 
 fn answering(keys: Vec<String>, manner: Manner) -> Answers {
@@ -544,6 +550,32 @@ async fn a_store_that_the_caller_brought_is_listed_too() {
     assert_eq!(names(&at, &found), ["2", "data/1"]);
     let unknown = all(&storage, &root("ftp://x/t"), Paging::default()).await.unwrap_err();
     assert!(unknown.reason.contains("no store is known"), "{unknown}");
+}
+
+#[tokio::test]
+async fn where_the_crate_lists_a_key_that_it_cannot_represent_is_an_error_and_no_gap() {
+    for (key, wanted) in [("t/b", None), ("t//b", Some("t//b"))] {
+        let object = |key: &str| {
+            format!(
+                "<Contents><Key>{key}</Key><LastModified>2026-11-30T12:00:00.000Z</LastModified><Size>1</Size></Contents>"
+            )
+        };
+        let text = format!("<ListBucketResult>{}{}{END}</ListBucketResult>", object("t/a"), object(key));
+        let (_, _, uri) = serve_at(Arc::new(move |_, _| text.clone().into_response()), 1).await;
+        let account = r#"{"client_email": "a", "private_key_id": "b", "private_key": "", "disable_oauth": true}"#;
+        let options = [("base_url", uri.as_str()), ("service_account_key", account)];
+        let options = options.into_iter().map(|(key, value)| (key.to_owned(), Secret::new(value))).collect();
+        let storage = Storage::new(LocationRules::default(), [("gs://lake".to_owned(), options)].into(), 2);
+        let at = root("gs://lake/t");
+        match (all(&storage, &at, Paging::default()).await, wanted) {
+            (Ok(found), None) => assert_eq!(names(&at, &found), ["a", "b"]),
+            (Err(error), Some(wanted)) => {
+                assert!(error.to_string().starts_with("gs://lake/t/: cannot be listed: "), "{error}");
+                assert!(error.reason.contains(wanted), "{error}");
+            }
+            (other, _) => panic!("{key}: {other:?}"),
+        }
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@
 //! - Snapshots named by the operator go, unless they are the head of a retained ref: that is an error.
 //! - No snapshot younger than the floor goes, whatever any setting says.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -266,6 +266,9 @@ fn retained(
             kept.insert(id, verdict);
         }
     };
+    // What a walk still keeps from a snapshot on: what is not older, and so many. Hundreds of branches lead to one long
+    // main, which is walked once.
+    let mut walked: HashMap<SnapshotId, (Timestamp, i64)> = HashMap::new();
     for keeper in keepers {
         let name = keeper.name;
         keep(keeper.head, SnapshotVerdict::KeepHead(name.clone()));
@@ -275,6 +278,13 @@ fn retained(
         }
         let cutoff = values.now.minus(age.value.max(values.floor));
         for (count, snapshot) in (0_i64..).zip(lineage.ancestors(keeper.head)) {
+            let left = (minimum.value - count).max(0);
+            let covers = |(other_cutoff, other_left): &(Timestamp, i64)| *other_cutoff <= cutoff && *other_left >= left;
+            // Reasons name main first, so its own walk is made to the end.
+            if !name.is_main() && walked.get(&snapshot.id).is_some_and(covers) {
+                break;
+            }
+            walked.insert(snapshot.id, (cutoff, left));
             if snapshot.at >= cutoff {
                 keep(snapshot.id, SnapshotVerdict::KeepWithinAge(name.clone()));
             } else if count < minimum.value {

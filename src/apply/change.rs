@@ -109,7 +109,21 @@ async fn committed(
     let replaced = replaced(work, base, change, current).await;
     let (outcome, text) = match &replaced {
         Ok(()) => ("done", None),
-        Err(Unplanned { before, what }) => {
+        Err(Replaced::Unread(what)) => {
+            let seen = Observation {
+                kind: FindingKind::NoPredecessor,
+                table: change.table.clone(),
+                uuid: Some(change.uuid),
+                ref_name: None,
+                severity: Severity::Warning,
+                numbers: json!({ "refs": change.refs }),
+                message: format!("what a change of refs of {} replaced cannot be read: {what}", change.table),
+                advice: "see that its refs are as they should be: icewarden branch list".to_owned(),
+            };
+            work.hands.state.raise(&seen, work.now).await?;
+            ("no_predecessor", None)
+        }
+        Err(Replaced::Other { before, what }) => {
             let text =
                 format!("the change of refs of {} replaced other things than it was made for: {what}", change.table);
             let seen = Observation {
@@ -132,10 +146,12 @@ async fn committed(
     Ok(text.map_or(Changed::Done, Changed::Not))
 }
 
-/// What our commit replaced is not what it was made for.
-struct Unplanned {
-    before: String,
-    what: String,
+/// What our commit replaced is not known to be what it was made for.
+enum Replaced {
+    /// It cannot be read.
+    Unread(String),
+    /// It is something else.
+    Other { before: String, what: String },
 }
 
 /// Safety rule 10: what the commit really replaced must be what it was made for. A server that checks no requirement
@@ -145,13 +161,13 @@ async fn replaced(
     base: &LoadedTable,
     change: &RefChange,
     current: &LoadedTable,
-) -> Result<(), Unplanned> {
+) -> Result<(), Replaced> {
     let mut line: Vec<&str> = current.state.metadata_log.iter().map(|entry| entry.location.as_str()).collect();
     line.push(&current.metadata_location);
     let rules = work.storage.rules();
     let Some(at) = line.iter().position(|file| settle::same(rules, file, &base.metadata_location)) else {
-        let what = "its log does not reach back to what the change was made for".to_owned();
-        return Err(Unplanned { before: base.metadata_location.clone(), what });
+        let what = format!("the metadata log does not reach back to {}", base.metadata_location);
+        return Err(Replaced::Unread(what));
     };
     let mut before: (&str, TableState) = (line[at], (*base.state).clone());
     for file in &line[at + 1..] {
@@ -160,12 +176,12 @@ async fn replaced(
         } else {
             match metadata::read(&work.storage, file).await {
                 Ok((_, state)) => state,
-                Err(error) => return Err(Unplanned { before: before.0.to_owned(), what: error.to_string() }),
+                Err(error) => return Err(Replaced::Unread(error.to_string())),
             }
         };
         if change.is_done(&state) {
             return difference(change, &before.1, &state)
-                .map_or(Ok(()), |what| Err(Unplanned { before: before.0.to_owned(), what }));
+                .map_or(Ok(()), |what| Err(Replaced::Other { before: before.0.to_owned(), what }));
         }
         before = (file, state);
     }

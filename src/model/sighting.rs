@@ -121,7 +121,7 @@ impl RefMemory {
         for (name, r) in &state.refs {
             let before = known.get(name).map(|before| (before, relation(name, before).unwrap_or(Relation::Other)));
             // One that is restored has the base that it had: what lies between that and main may be expired.
-            let is_it = |gone: &&DroppedRef| gone.name == *name && gone.r.snapshot == r.snapshot;
+            let is_it = |gone: &&DroppedRef| gone.r.kind == r.kind && gone.r.snapshot == r.snapshot;
             let had = self.dropped.iter().rev().find(is_it).and_then(|gone| gone.fork_point);
             let base = || fork_point(&lineage, &was_main, name, r).or(had);
             let same = before.filter(|(_, relation)| *relation == Relation::Same).map(|(before, _)| before);
@@ -151,9 +151,15 @@ impl RefMemory {
         let led_to = lineage.led_to(state.refs.values());
         for dropped in self.dropped.iter_mut().filter(|dropped| dropped.ended.is_none()) {
             let ours_until = dropped.by.as_ref().map(|_| dropped.at.plus(grace));
+            // Restored: should it go again, that counts anew.
+            let is_back = dropped.is_seen
+                && state
+                    .refs
+                    .get(&dropped.name)
+                    .is_some_and(|r| r.kind == dropped.r.kind && lineage.descends(r.snapshot, dropped.r.snapshot));
             if lineage.get(dropped.r.snapshot).is_none() {
                 dropped.ended = Some((DropEnd::Expired, at));
-            } else if led_to.contains(&dropped.r.snapshot) && ours_until.is_none_or(|until| at >= until) {
+            } else if is_back || led_to.contains(&dropped.r.snapshot) && ours_until.is_none_or(|until| at >= until) {
                 dropped.ended = Some((DropEnd::Held, at));
             }
         }

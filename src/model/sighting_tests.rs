@@ -140,6 +140,13 @@ fn what_we_drop_counts_from_when_it_is_gone_and_lasts_its_grace_whoever_else_hol
     assert_eq!(gone(&memory), [(3, 30, None)]);
     memory.look("54", &TableState { last_updated: Timestamp(54), ..tagged }, Timestamp(54), GRACE);
     assert_eq!(gone(&memory), [(3, 30, Some(DropEnd::Held))]);
+    // Restored, and dropped by somebody else: that counts anew.
+    let mut memory = looked(&[there(10)]);
+    memory.dropped.extend(memory.about_to_drop(&there(10), &[&pr()], "me", Timestamp(12)));
+    for (time, table) in [(13, table(13, Some(1), None)), (20, there(20)), (25, table(25, Some(1), None))] {
+        memory.look(&time.to_string(), &table, Timestamp(time), GRACE);
+    }
+    assert_eq!(gone(&memory), [(3, 13, Some(DropEnd::Held)), (3, 25, None)]);
     // One that failed, and is there when its grace is over, is of no more use.
     let mut memory = looked(&[there(10)]);
     let drops = memory.about_to_drop(&there(10), &[&pr()], "me", Timestamp(12));

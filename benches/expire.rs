@@ -122,8 +122,8 @@ fn make(folder: &Path) -> AnyResult<()> {
         list.block(end - begin, &rows[begin..end].concat());
         let path = table.join(format!("metadata/snap-{id}-1-{}.avro", Uuid::from_u128(id as u128)));
         fs::write(&path, &list.file)?;
-        snapshots.push(json!({
-            "snapshot-id": id, "parent-snapshot-id": parent, "sequence-number": id, "schema-id": 0,
+        let mut snapshot = json!({
+            "snapshot-id": id, "sequence-number": id, "schema-id": 0,
             "timestamp-ms": newest - (SNAPSHOTS - id) as i64 * MINUTE,
             "manifest-list": location(&path),
             "summary": {
@@ -131,7 +131,12 @@ fn make(folder: &Path) -> AnyResult<()> {
                 "total-data-files": ((end - begin) * FILES_EACH).to_string(),
                 "total-records": ((end - begin) * FILES_EACH * 10).to_string(),
             },
-        }));
+        });
+        // Java takes no null here.
+        if let Some(parent) = parent {
+            snapshot["parent-snapshot-id"] = json!(parent);
+        }
+        snapshots.push(snapshot);
     }
     let log: Vec<_> = snapshots
         .iter()

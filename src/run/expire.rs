@@ -104,7 +104,11 @@ async fn under_lease(
             None => commit::expire(work, &loaded, &approved, id, &inputs, report).await?,
             // By itself and first: nothing of it has to be found out, and marked, after a crash.
             Some(retention) => match change::refs(work, &loaded, &retention, Some(id), report).await? {
-                Changed::Done => Ended::More,
+                // Once in a run, whatever a server makes of it.
+                Changed::Done => {
+                    may_set = false;
+                    Ended::More
+                }
                 Changed::Again => Ended::PlanAgain,
                 Changed::Not(why) => {
                     report.ended(Outcome::Partial, format!("retention was not written to refs: {why}"));

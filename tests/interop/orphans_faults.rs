@@ -281,7 +281,7 @@ fn a_listing_that_fails_at_the_second_proof_deletes_nothing_and_the_marks_wait()
     let key = crate::s3_lake::key(list).to_owned();
     let archive = lake.folder.join("all.zip");
     lake.server.save(&archive);
-    lake.server.delete(&[key.clone()]);
+    lake.server.delete(std::slice::from_ref(&key));
     let mut without = objects.clone();
     without.remove(&key);
     let answer = Answer::of(&mut icewarden(&config, CUSTOMERS)).exits(1);

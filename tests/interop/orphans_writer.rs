@@ -197,7 +197,7 @@ fn beside_a_writer(orphans: &str, writer: &[&str], most_ms: u64) -> Told {
     let mut at_the_end = lake.rows();
     at_the_end.remove(TABLE);
     assert_eq!(at_the_end, rows);
-    assert!(told.outcomes.get("failed").is_none(), "{told:?}");
+    assert!(!told.outcomes.contains_key("failed"), "{told:?}");
     told
 }
 

@@ -176,13 +176,13 @@ impl ObjectStore for Bucket {
         let full = self.0.location(&prefix.cloned().unwrap_or_default());
         let acts = self.0.faults.hit(On::List, Place::Location(&full));
         let inner = Arc::clone(&self.0);
+        let shown = Arc::clone(&self.0);
+        let is_shown = move |meta: &ObjectMeta| !shown.faults.hides(&shown.location(&meta.location));
         let listed = match acts.iter().find(|act| matches!(act, Act::Status(_))) {
             Some(act) => futures::stream::iter([Err(failure(act, &full))]).boxed(),
             None => {
                 let dated = self.0.objects.list(prefix).map_ok(move |meta| inner.dated(meta));
-                let inner = Arc::clone(&self.0);
-                let shows = move |meta: &ObjectMeta| !inner.faults.hides(&inner.location(&meta.location));
-                dated.try_filter(move |meta| futures::future::ready(shows(meta))).boxed()
+                dated.try_filter(move |meta| futures::future::ready(is_shown(meta))).boxed()
             }
         };
         let faults = Arc::clone(&self.0.faults);

@@ -29,6 +29,8 @@ pub struct World {
     pub tables: Vec<ListedTable>,
     /// Their folders; a table whose folders nothing tells is missing here.
     pub roots: Vec<TableRoots>,
+    /// Tables that could not be loaded, with the reason.
+    pub unloadable: BTreeMap<TableName, String>,
     /// Catalogs that could not be listed. Their tables count with their last known folders.
     pub unlisted: BTreeMap<String, CatalogError>,
 }
@@ -94,12 +96,15 @@ async fn survey(
                 let listed: BTreeSet<TableName> = tables.iter().map(|table| table.name.clone()).collect();
                 state.forget_roots(catalog.name(), &listed).boxed().await?;
                 let known: BTreeMap<&TableName, &TableRoots> = known.iter().map(|r| (&r.table, r)).collect();
-                let seen: Vec<(Option<TableRoots>, bool)> = stream::iter(0..tables.len())
+                let seen: Vec<Seen> = stream::iter(0..tables.len())
                     .map(|at| roots_now(catalog, &tables[at], known.get(&tables[at].name).copied(), rules).boxed())
                     .buffered(LOADS_IN_FLIGHT)
                     .collect()
                     .await;
-                for (roots, is_new) in seen {
+                for (table, Seen { roots, is_new, failed }) in tables.iter().zip(seen) {
+                    if let Some(reason) = failed {
+                        world.unloadable.insert(table.name.clone(), reason);
+                    }
                     let Some(roots) = roots else { continue };
                     if is_new {
                         state.put_roots(&roots).boxed().await?;
@@ -146,20 +151,30 @@ pub async fn known_roots(state: &State, catalog: &str, rules: &LocationRules) ->
     Ok(known)
 }
 
-/// The folders of one table, and whether they are new to the state.
+/// What a survey sees of one table.
+struct Seen {
+    /// Its folders, if anything tells them.
+    roots: Option<TableRoots>,
+    /// Whether they are new to the state.
+    is_new: bool,
+    /// Why it could not be loaded.
+    failed: Option<String>,
+}
+
 async fn roots_now(
     catalog: &Catalog,
     table: &ListedTable,
     known: Option<&TableRoots>,
     rules: &LocationRules,
-) -> (Option<TableRoots>, bool) {
+) -> Seen {
     if let (Some(known), Some(location)) = (known, &table.metadata_location)
         && known.metadata_location == *location
     {
-        return (Some(known.clone()), false);
+        return Seen { roots: Some(known.clone()), is_new: false, failed: None };
     }
     let loaded = catalog.load(&table.name).boxed().await;
-    roots_from(table, loaded.as_ref(), known, rules)
+    let (roots, is_new) = roots_from(table, loaded.as_ref(), known, rules);
+    Seen { roots, is_new, failed: loaded.err().map(|error| error.to_string()) }
 }
 
 /// The folders of a table that was just loaded, or could not be, and whether they are new to the state.

@@ -286,6 +286,16 @@ impl Fingerprint {
     pub fn of(canonical: &str) -> Self {
         Self(xxh3_128(canonical.as_bytes()))
     }
+
+    /// Its bits, to be written down.
+    pub fn bits(self) -> u128 {
+        self.0
+    }
+
+    /// The fingerprint with these bits.
+    pub fn from_bits(bits: u128) -> Self {
+        Self(bits)
+    }
 }
 
 fn is_dots(segment: &str) -> bool {

@@ -13,4 +13,5 @@ pub mod manifests;
 pub mod reach;
 pub mod referenced;
 pub mod spill;
+pub mod usage;
 pub mod world;

@@ -17,7 +17,7 @@ use super::world::World;
 use crate::catalog::{Catalog, LoadedTable};
 use crate::model::roots::roots_of;
 use crate::model::{LocationRules, Root, TableName};
-use crate::state::{Borders, ListFile, ListWriter, Plans, PlansError, Retained, State};
+use crate::state::{Borders, ListFile, ListWriter, Plans, PlansError, Retained, State, StateError};
 use crate::storage::Storage;
 
 /// Tables read at once.
@@ -37,7 +37,7 @@ pub struct Survey {
 
 impl Survey {
     /// The tables that have files in any of these folders, or above one of them.
-    pub fn into(&self, roots: &BTreeSet<Root>) -> BTreeSet<TableName> {
+    pub fn reaching_into(&self, roots: &BTreeSet<Root>) -> BTreeSet<TableName> {
         let touches = |outside: &Root| roots.iter().any(|root| root.covers(outside) || outside.covers(root));
         let of = |borders: &&Borders| borders.outside.iter().any(touches);
         self.tables.iter().filter(of).map(|borders| borders.table.clone()).collect()
@@ -54,12 +54,7 @@ pub async fn survey(
 ) -> Result<Survey, PlansError> {
     let mut survey = Survey::default();
     for catalog in catalogs {
-        let mut known = state.borders(catalog.name()).boxed().await?;
-        for borders in &mut known {
-            // `[locations]` may have changed since.
-            let again = |root: &Root| storage.rules().root(root.as_str()).unwrap_or_else(|_| root.clone());
-            borders.outside = borders.outside.iter().map(again).collect();
-        }
+        let known = known(state, catalog.name(), storage.rules()).boxed().await?;
         if world.unlisted.contains_key(catalog.name()) {
             survey.tables.extend(known);
             continue;
@@ -89,6 +84,17 @@ pub async fn survey(
         }
     }
     Ok(survey)
+}
+
+/// What is known of a catalog's tables.
+pub async fn known(state: &State, catalog: &str, rules: &LocationRules) -> Result<Vec<Borders>, StateError> {
+    let mut known = state.borders(catalog).await?;
+    for borders in &mut known {
+        // `[locations]` may have changed since.
+        let again = |root: &Root| rules.root(root.as_str()).unwrap_or_else(|_| root.clone());
+        borders.outside = borders.outside.iter().map(again).collect();
+    }
+    Ok(known)
 }
 
 struct Seen {

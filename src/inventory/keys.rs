@@ -17,13 +17,17 @@ impl Keys {
     /// The keys of these locations.
     pub fn of<'a>(locations: impl Iterator<Item = &'a str>, rules: &LocationRules) -> Self {
         let mut keys = Self::default();
-        for location in locations.filter_map(|location| rules.parse(location).ok()) {
-            keys.by_key.insert(key_of(&location), location.canonical().to_owned());
-            if !keys.stores.contains(location.store()) {
-                keys.stores.insert(location.store().to_owned());
-            }
-        }
+        locations.for_each(|location| keys.add(location, rules));
         keys
+    }
+
+    /// Adds one; text that is no location has no key.
+    pub fn add(&mut self, location: &str, rules: &LocationRules) {
+        let Ok(location) = rules.parse(location) else { return };
+        self.by_key.insert(key_of(&location), location.canonical().to_owned());
+        if !self.stores.contains(location.store()) {
+            self.stores.insert(location.store().to_owned());
+        }
     }
 
     /// The location that has the key of this reference under another authority, if there is one.

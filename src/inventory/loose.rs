@@ -12,8 +12,8 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use super::manifests::Unreadable;
-use crate::catalog::metadata::{self, MetadataError};
 use crate::catalog::LoadedTable;
+use crate::catalog::metadata::{self, MetadataError};
 use crate::model::{Age, LocationRules, ObjectFacts, TableState, Timestamp};
 use crate::storage::{Storage, StorageErrorKind};
 
@@ -46,7 +46,8 @@ pub async fn read(
     let rules = storage.rules();
     let known = known(table, rules);
     let files: Vec<&(String, ObjectFacts)> = files.iter().filter(|(location, _)| !known.contains(location)).collect();
-    let mut read = stream::iter(&files).map(|(location, _)| one(storage, location).boxed()).buffered(READS_IN_FLIGHT);
+    // By number: a closure over references would keep callers from being spawned.
+    let mut read = stream::iter(0..files.len()).map(|at| one(storage, &files[at].0).boxed()).buffered(READS_IN_FLIGHT);
     let mut loose = Loose::default();
     for (location, facts) in &files {
         // One by one: most of them are only looked at, and some are large.

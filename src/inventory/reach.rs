@@ -16,9 +16,7 @@ use futures::stream::{self, StreamExt};
 use super::keys::Keys;
 use super::manifests::{self, ManifestContent, ManifestCounts, ManifestRef, Status, Unreadable};
 use crate::catalog::LoadedTable;
-use crate::model::{
-    Candidate, FileKind, Fingerprint, Location, LocationRules, ManifestSource, Snapshot, SnapshotId, TableState,
-};
+use crate::model::{Candidate, FileKind, Fingerprint, ManifestSource, Snapshot, SnapshotId, TableState};
 use crate::state::Retained;
 use crate::storage::{Storage, StorageError};
 
@@ -381,7 +379,10 @@ pub async fn freed(
     }
     for file in state.statistics.iter().chain(&state.partition_statistics) {
         if let Some(step) = steps.get(&file.snapshot) {
-            add(Reached { kind: FileKind::Statistics, location: &file.location, recorded_size: None, is_live: true }, *step);
+            add(
+                Reached { kind: FileKind::Statistics, location: &file.location, recorded_size: None, is_live: true },
+                *step,
+            );
         }
     }
 

@@ -42,5 +42,7 @@ pub async fn each(
 
 /// Where Hadoop's catalog writes down which version is the newest.
 pub fn version_hints(roots: &BTreeSet<Root>) -> impl Iterator<Item = String> {
-    roots.iter().flat_map(|root| ["metadata/version-hint.text", "version-hint.text"].map(|name| format!("{root}{name}")))
+    roots
+        .iter()
+        .flat_map(|root| ["metadata/version-hint.text", "version-hint.text"].map(|name| format!("{root}{name}")))
 }

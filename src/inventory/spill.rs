@@ -17,7 +17,9 @@ const PARTITIONS: usize = 64;
 
 /// A file for what does not fit in memory cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot use a temporary file in {folder}: {source}; set TMPDIR to a folder with room, or [limits] memory higher")]
+#[error(
+    "cannot use a temporary file in {folder}: {source}; set TMPDIR to a folder with room, or [limits] memory higher"
+)]
 pub struct SpillError {
     folder: String,
     source: io::Error,

@@ -10,11 +10,14 @@ use futures::FutureExt;
 use futures::stream::{self, StreamExt};
 use tokio::sync::Mutex;
 
+use super::borders;
+use super::reach::Progress;
 use crate::catalog::{Catalog, CatalogError, ListedTable, LoadedTable};
 use crate::clock::Clock;
 use crate::model::roots::{root_of_metadata_file, roots_of};
 use crate::model::{LocationRules, TableName, TableRoots, Timestamp};
-use crate::state::{State, StateError};
+use crate::state::{Plans, PlansError, State, StateError};
+use crate::storage::Storage;
 
 /// Tables loaded at once to learn their folders.
 const LOADS_IN_FLIGHT: usize = 16;
@@ -39,6 +42,8 @@ pub struct World {
 #[derive(Debug, Default)]
 pub struct Surveyor {
     last: Mutex<Option<(u64, Arc<World>)>>,
+    /// Where tables refer to, as of a listing.
+    borders: Mutex<Option<(Arc<World>, Arc<borders::Survey>)>>,
 }
 
 impl Surveyor {
@@ -62,9 +67,31 @@ impl Surveyor {
         Ok(world)
     }
 
+    /// Where the tables of this listing refer to. Tables that ask at the same time share one survey.
+    pub async fn borders(
+        &self,
+        catalogs: &[Catalog],
+        world: &Arc<World>,
+        (state, plans): (&State, &Plans),
+        storage: &Storage,
+        progress: &Arc<Progress>,
+    ) -> Result<Arc<borders::Survey>, PlansError> {
+        let mut last = self.borders.lock().await;
+        if let Some((of, survey)) = &*last
+            && Arc::ptr_eq(of, world)
+        {
+            return Ok(Arc::clone(survey));
+        }
+        let survey = borders::survey(catalogs, world, (state, plans), storage, progress).boxed().await?;
+        let survey = Arc::new(survey);
+        *last = Some((Arc::clone(world), Arc::clone(&survey)));
+        Ok(survey)
+    }
+
     /// Forgets the last listing, so that a new run begins with one of its own.
     pub async fn forget(&self) {
         *self.last.lock().await = None;
+        *self.borders.lock().await = None;
     }
 }
 
@@ -161,12 +188,7 @@ struct Seen {
     failed: Option<String>,
 }
 
-async fn roots_now(
-    catalog: &Catalog,
-    table: &ListedTable,
-    known: Option<&TableRoots>,
-    rules: &LocationRules,
-) -> Seen {
+async fn roots_now(catalog: &Catalog, table: &ListedTable, known: Option<&TableRoots>, rules: &LocationRules) -> Seen {
     if let (Some(known), Some(location)) = (known, &table.metadata_location)
         && known.metadata_location == *location
     {

@@ -42,15 +42,8 @@ pub enum FileKind {
 
 impl FileKind {
     /// All kinds in the order of deletion.
-    pub const ALL: [Self; 7] = [
-        Self::Data,
-        Self::Delete,
-        Self::Manifest,
-        Self::ManifestList,
-        Self::Statistics,
-        Self::Metadata,
-        Self::Other,
-    ];
+    pub const ALL: [Self; 7] =
+        [Self::Data, Self::Delete, Self::Manifest, Self::ManifestList, Self::Statistics, Self::Metadata, Self::Other];
 
     /// One word, as reports and the database have it.
     pub fn as_str(self) -> &'static str {
@@ -121,4 +114,27 @@ pub struct Candidate {
     pub recorded_size: Option<u64>,
     /// The commit of the plan after which nothing uses it, counted from 0.
     pub step: u32,
+}
+
+/// A number of objects and their bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Tally {
+    /// How many.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Tally {
+    /// Counts one more.
+    pub fn add(&mut self, bytes: u64) {
+        self.objects += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// Takes one back.
+    pub fn take(&mut self, bytes: u64) {
+        self.objects = self.objects.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
 }

@@ -225,6 +225,11 @@ impl fmt::Display for Location {
 pub struct Root(String);
 
 impl Root {
+    /// The folder of this canonical text, which ends in `/` and lies in a root.
+    pub(crate) fn of_canonical(folder: String) -> Self {
+        Self(folder)
+    }
+
     /// The folder with its `/`.
     pub fn as_str(&self) -> &str {
         &self.0

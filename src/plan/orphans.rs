@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::roots::Place;
+use super::roots::{Exclusive, Place};
 use crate::model::file::is_metadata_file;
-use crate::model::{Age, FileKind, LocationRules, ObjectFacts, PlanId, Root, TableName, Timestamp};
+use crate::model::{Age, FileKind, LocationRules, ObjectFacts, PlanId, Root, TableName, TableState, Tally, Timestamp};
 use crate::state::{Bound, Entry};
 
 /// Orphans that a report shows by name.
@@ -56,6 +56,25 @@ pub enum KeptObject {
 }
 
 impl KeptObject {
+    /// All reasons.
+    pub const ALL: [Self; 15] = [
+        Self::Referenced,
+        Self::Unrepresentable,
+        Self::NotAsked,
+        Self::InOtherTable,
+        Self::PendingMark,
+        Self::ByHand,
+        Self::ProtectedPrefix,
+        Self::UnusedRoot,
+        Self::ForeignFolder,
+        Self::Hidden,
+        Self::FlinkJob,
+        Self::UnknownAge,
+        Self::TooYoung,
+        Self::UnknownMetadata,
+        Self::YoungMetadata,
+    ];
+
     /// In words.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -117,6 +136,31 @@ pub struct OrphanFacts {
     pub foreign_folders: BTreeSet<Root>,
     /// Metadata files that are not understood, or that are no table's.
     pub unknown_metadata: BTreeSet<String>,
+}
+
+impl OrphanFacts {
+    /// What a table and its folders say; nothing else is known yet.
+    pub fn of(state: &TableState, place: &Place, alone: &Exclusive, protected: BTreeSet<Root>) -> Self {
+        let jobs = state.snapshots.iter().filter_map(|snapshot| snapshot.summary.get("flink.job-id"));
+        let odd = |field: &&String| field.starts_with(['_', '.']);
+        Self {
+            listed: alone.roots.iter().filter(|root| place.roots.contains(*root)).cloned().collect(),
+            place: narrowed(place, alone),
+            protected,
+            flink_jobs: jobs.filter(|job| !job.is_empty()).cloned().collect(),
+            hidden_fields: state.partition_fields.iter().filter(odd).cloned().collect(),
+            ..Self::default()
+        }
+    }
+}
+
+/// The table's folders without those that may hold other things, wherever those lie.
+fn narrowed(place: &Place, alone: &Exclusive) -> Place {
+    let mut place = place.clone();
+    let within = |left_out: &&Root| alone.roots.iter().any(|root| root.covers(left_out));
+    place.others.extend(alone.left_out.keys().filter(within).cloned());
+    place.roots.retain(|root| !alone.left_out.contains_key(root));
+    place
 }
 
 /// An unreferenced object.
@@ -217,29 +261,6 @@ fn kind_of(below: &str) -> FileKind {
         FileKind::Data
     } else {
         FileKind::Other
-    }
-}
-
-/// A number of objects and their bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Tally {
-    /// How many.
-    pub objects: u64,
-    /// Their bytes.
-    pub bytes: u64,
-}
-
-impl Tally {
-    /// Counts one more.
-    pub fn add(&mut self, bytes: u64) {
-        self.objects += 1;
-        self.bytes = self.bytes.saturating_add(bytes);
-    }
-
-    /// Takes one back.
-    pub fn take(&mut self, bytes: u64) {
-        self.objects = self.objects.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(bytes);
     }
 }
 
@@ -417,8 +438,14 @@ impl PlanHash {
         facts: OrphanFacts,
         counts: OrphanCounts,
     ) -> Result<OrphansPlan, serde_json::Error> {
-        let header =
-            serde_json::to_string(&Header { job: "orphans", table, uuid, metadata_location, facts: &facts, counts: &counts })?;
+        let header = serde_json::to_string(&Header {
+            job: "orphans",
+            table,
+            uuid,
+            metadata_location,
+            facts: &facts,
+            counts: &counts,
+        })?;
         let mut hash = Sha256::new();
         hash.update(header.as_bytes());
         hash.update(b"\n");

@@ -42,6 +42,22 @@ pub enum Shared {
         /// Of both.
         root: Root,
     },
+    /// A metadata file of a table that no catalog tells of lies in its folder.
+    #[error("{file} is of another table, {uuid}, so both may have files there (policy `exclusive` overrides)")]
+    ForeignMetadata {
+        /// Which file.
+        file: String,
+        /// Whose.
+        uuid: Uuid,
+    },
+    /// A metadata file in its folder cannot be understood, and a catalogued table cannot be loaded: it may be that one's.
+    #[error("{file} is not understood, and may be of {table}, which cannot be loaded")]
+    UnknownMetadata {
+        /// Which file.
+        file: String,
+        /// The table that cannot be loaded.
+        table: String,
+    },
 }
 
 /// What this table may touch among all catalogued tables. `exclusive` holds the uuids of tables that an

@@ -1,5 +1,5 @@
 //! The real binary on real lakes: written by pyiceberg and by Apache Iceberg Java, served by Iceberg's own REST catalog,
-//! compared with Iceberg Java's own expiry. `tests/run` fetches these parts and says where they are.
+//! compared with Iceberg Java's own expiry and with Spark's orphan removal. `tests/run` fetches these parts and says where they are.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -17,6 +17,9 @@ mod lake;
 mod listing;
 mod names;
 mod nessie;
+mod orphans;
+mod orphans_faults;
+mod orphans_writer;
 mod parity;
 mod parts;
 mod postgres;

@@ -1,5 +1,5 @@
-//! The parts that `tests/run` fetched: Python with pyiceberg, moto's S3 server and SeaweedFS, and Iceberg Java's oracle,
-//! writer and REST catalog.
+//! The parts that `tests/run` fetched: Python with pyiceberg, moto's S3 server and SeaweedFS, Iceberg Java's oracle, writer
+//! and REST catalog, and Spark.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -66,6 +66,33 @@ pub(crate) fn java_expire(lake: &Path, older_than: &str, keep: &str, tables: &[&
     let lines = output(command.args(["lake", older_than, keep]).args(tables));
     let expiries = lines.lines().map(|line| serde_json::from_str::<JavaExpiry>(line).unwrap());
     expiries.map(|expiry| (expiry.table.clone(), expiry)).collect()
+}
+
+/// What Spark's `remove_orphan_files` would delete of a table, or why it refused.
+#[derive(Debug, serde::Deserialize)]
+pub(crate) struct SparkOrphans {
+    table: String,
+    #[serde(default)]
+    pub(crate) orphans: BTreeSet<String>,
+    pub(crate) refused: Option<String>,
+}
+
+/// Asks Spark for the orphans of these tables that are older than that many milliseconds since the epoch; deletes
+/// nothing. `listing` is `list` (by Hadoop) or `prefix` (by Iceberg's own IO); properties are the catalog's.
+pub(crate) fn spark_orphans(
+    (database, warehouse): (&Path, &str),
+    older_than_ms: i64,
+    listing: &str,
+    tables: &[&str],
+    properties: &[String],
+) -> BTreeMap<String, SparkOrphans> {
+    let mut command = Command::new("java");
+    command.arg(format!("@{}", variable("ICEWARDEN_JAVA_SPARK_OPTIONS")));
+    command.args(["-Xmx1200m", "-XX:TieredStopAtLevel=1", "-cp"]).arg(variable("ICEWARDEN_JAVA_SPARK"));
+    command.arg("SparkOrphans").arg(database).args([warehouse, &older_than_ms.to_string(), listing]).args(tables);
+    let lines = output(command.arg("--").args(properties).env("AWS_REGION", "us-east-1"));
+    let said = lines.lines().map(|line| serde_json::from_str::<SparkOrphans>(line).unwrap());
+    said.map(|said| (said.table.clone(), said)).collect()
 }
 
 /// Starts a server that says `listening PORT...` when it is ready, and ends at the end of its stdin; its addresses.
@@ -193,6 +220,11 @@ impl S3Server {
             server.act(&["load", archive.to_str().unwrap()], &[]);
         }
         server
+    }
+
+    /// Stands before this one, and has a fault of `s3_fault.py`.
+    pub(crate) fn with_fault(&self, fault: &str) -> Self {
+        Self::start(script_of_ours("s3_fault.py").args([&self.endpoint, fault]))
     }
 
     fn start(command: &mut Command) -> Self {

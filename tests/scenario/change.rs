@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use bytes::Bytes;
 use icewarden::apply::Hands;
 use icewarden::model::{Age, TableName, Timestamp};
 use icewarden::run::Lake;
@@ -59,6 +60,11 @@ pub(crate) enum Change {
         key: String,
         size: Option<u64>,
         at: Option<String>,
+    },
+    /// Somebody writes a new object, now.
+    Put {
+        key: String,
+        content: String,
     },
     /// An operator's hold on the table of this name.
     Hold {
@@ -136,6 +142,10 @@ impl Change {
                 let bytes = size.map_or_else(|| before.0.clone(), filler);
                 let at = at.as_deref().map_or(Ok(step), |at| time(at, now))?;
                 bucket.seed(&location, bytes, at).await;
+            }
+            Self::Put { key, content } => {
+                let bucket = bucket(key).ok_or_else(|| format!("no bucket of {key}"))?;
+                bucket.seed(&canonical(key)?, Bytes::from(content.clone()), step).await;
             }
             Self::LoseDatabase => lose_database(plans)?,
             Self::LoseLists { folder } => each_list(plans, folder, |file| std::fs::remove_file(file))?,

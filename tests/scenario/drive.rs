@@ -60,6 +60,9 @@ pub(crate) struct TableReport {
     pub(crate) reason: Option<String>,
     pub(crate) plan: Option<String>,
     pub(crate) counts: BTreeMap<String, u64>,
+    /// Of an orphan job: listed objects and their bytes, and the same by the reason of their decision.
+    pub(crate) listed: Option<(u64, u64)>,
+    pub(crate) decisions: BTreeMap<String, (u64, u64)>,
 }
 
 impl Ended {
@@ -90,6 +93,22 @@ impl Ended {
         }
     }
 
+    /// Listed objects that were decided on for this reason, summed over the tables.
+    pub(crate) fn decided(&self, reason: &str) -> u64 {
+        let Self::Report(report) = self else { return 0 };
+        report.tables.iter().filter_map(|one| one.decisions.get(reason)).map(|(objects, _)| objects).sum()
+    }
+
+    /// Tables whose decisions do not add up to what was listed.
+    pub(crate) fn not_adding_up(&self) -> Vec<String> {
+        let Self::Report(report) = self else { return Vec::new() };
+        let add = |one: &TableReport| {
+            one.decisions.values().fold((0, 0), |sum, (objects, bytes)| (sum.0 + objects, sum.1 + bytes))
+        };
+        let wrong = report.tables.iter().filter(|one| one.listed.is_some_and(|listed| listed != add(one)));
+        wrong.map(|one| format!("{}: listed {:?}, decided on {:?}", one.table, one.listed, one.decisions)).collect()
+    }
+
     /// The plan that a confirmation would name.
     pub(crate) fn refused_plan(&self) -> Option<String> {
         let Self::Report(report) = self else { return None };
@@ -109,6 +128,9 @@ impl fmt::Display for Ended {
                         one.counts.iter().filter(|(_, n)| **n > 0).map(|(k, n)| format!("{k} {n}")).collect();
                     let reason = one.reason.as_deref().unwrap_or("no reason given");
                     write!(f, "\n      {}: {}, {reason}; {}", one.table, one.outcome, counts.join(", "))?;
+                    for (reason, (objects, _)) in &one.decisions {
+                        write!(f, "; {objects} {reason}")?;
+                    }
                 }
                 Ok(())
             }
@@ -228,14 +250,26 @@ impl Report {
         let tables = report.tables.iter().map(|one| {
             let json = serde_json::to_value(one).unwrap();
             let counts = json["counts"].as_object().into_iter().flatten();
+            let orphans = &json["orphans"];
+            let decisions = orphans["decisions"].as_object().into_iter().flatten();
             TableReport {
                 table: one.table.to_string(),
                 outcome: json["outcome"].as_str().unwrap_or_default().to_owned(),
                 reason: one.reason.clone(),
-                plan: json["plan"].as_str().or(json["plan"]["id"].as_str()).map(ToOwned::to_owned),
+                plan: [&json["plan"], &json["plan"]["id"], &orphans["id"]]
+                    .into_iter()
+                    .find_map(|id| id.as_str().map(ToOwned::to_owned)),
                 counts: counts.filter_map(|(name, count)| Some((name.clone(), count.as_u64()?))).collect(),
+                listed: objects_and_bytes(&orphans["listed"]),
+                decisions: decisions
+                    .filter_map(|(reason, of)| Some((reason.clone(), objects_and_bytes(of)?)))
+                    .collect(),
             }
         });
         Self { tables: tables.collect(), exit_code: report.exit_code(), findings }
     }
+}
+
+fn objects_and_bytes(json: &serde_json::Value) -> Option<(u64, u64)> {
+    Some((json["objects"].as_u64()?, json["bytes"].as_u64()?))
 }

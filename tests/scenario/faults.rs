@@ -38,6 +38,8 @@ pub(crate) enum Act {
     Corrupt,
     /// Commits a `later` snapshot.
     Commit(String),
+    /// A listing leaves the object out.
+    Hide,
     /// An operator holds the table of this name.
     Hold(String),
 }
@@ -107,6 +109,12 @@ impl Faults {
         armed.iter_mut().filter(|fault| fault.on == on).filter_map(|fault| fault.hit(place)).collect()
     }
 
+    /// Whether listings leave this object out.
+    pub(crate) fn hides(&self, location: &str) -> bool {
+        let armed = self.armed.lock().unwrap();
+        armed.iter().any(|fault| fault.act == Act::Hide && fault.locations.iter().any(|one| one == location))
+    }
+
     /// Commits a `later` snapshot.
     pub(crate) async fn land(&self, snapshot: String) {
         let landing = self.land.get().expect("a catalog is there")(snapshot);
@@ -124,6 +132,7 @@ impl Armed {
             (On::Commit, "apply-then-504") => Act::ApplyThen504,
             (On::Commit, "crash-after") => Act::CrashAfter,
             (On::Get, "corrupt") => Act::Corrupt,
+            (On::List, "hide") if spec.key.is_some() => Act::Hide,
             (On::Commit | On::List, "500")
             | (On::Load | On::Get, "404" | "500")
             | (On::Delete, "404" | "403" | "500" | "503") => Act::Status(action.parse().map_err(|_| bad())?),
@@ -139,7 +148,7 @@ impl Armed {
             _ => return Err(bad()),
         };
         let locations = spec.key.as_deref().map(|key| world.resolve(key)).transpose()?;
-        if locations.is_some() && matches!(spec.on, On::Commit | On::Load | On::List) {
+        if locations.is_some() && act != Act::Hide && matches!(spec.on, On::Commit | On::Load | On::List) {
             return Err(format!("a fault on {:?} has no key", spec.on));
         }
         let table = spec

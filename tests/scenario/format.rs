@@ -202,6 +202,8 @@ pub(crate) struct Step {
     #[serde(default)]
     pub(crate) tables: Vec<String>,
     pub(crate) older_than: Option<String>,
+    /// `--root` of an orphan job.
+    pub(crate) root: Option<String>,
     pub(crate) retain_last: Option<u32>,
     #[serde(default)]
     pub(crate) snapshot_ids: Vec<String>,
@@ -288,6 +290,9 @@ pub(crate) struct Expect {
     pub(crate) exit: Option<u8>,
     #[serde(default)]
     pub(crate) counts: Counts,
+    /// How many listed objects the orphan job has decided on for this reason, summed over the tables.
+    #[serde(default)]
+    pub(crate) decisions: BTreeMap<String, u64>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -338,6 +343,7 @@ pub(crate) struct Counts {
     referenced_again: Option<u64>,
     changed: Option<u64>,
     kept_by_hand: Option<u64>,
+    unrepresentable: Option<u64>,
 }
 
 impl Counts {
@@ -359,6 +365,7 @@ impl Counts {
             ("referenced_again", self.referenced_again),
             ("changed", self.changed),
             ("kept_by_hand", self.kept_by_hand),
+            ("unrepresentable", self.unrepresentable),
         ]
         .into_iter()
         .filter_map(|(name, count)| Some((name, count?)))

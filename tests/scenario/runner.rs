@@ -268,6 +268,12 @@ impl Run {
                 differ(name, &expected, &got);
             }
         }
+        for (reason, expected) in &expect.decisions {
+            let got = ended.decided(reason);
+            if got != *expected {
+                differ(&format!("decisions {reason}"), expected, &got);
+            }
+        }
         Ok(wrong)
     }
 
@@ -298,6 +304,7 @@ impl Run {
             }
         }
         let Ended::Report(_) = ended else { return wrong };
+        wrong.extend(ended.not_adding_up());
         // A commit of unknown outcome is counted by the run that finds out.
         let so_far = self.scenario.steps.iter().take_while(|one| !std::ptr::eq(*one, step)).chain([step]);
         let commit_faults = so_far.flat_map(|one| &one.faults).any(|fault| fault.on == On::Commit);

@@ -178,7 +178,12 @@ impl ObjectStore for Bucket {
         let inner = Arc::clone(&self.0);
         let listed = match acts.iter().find(|act| matches!(act, Act::Status(_))) {
             Some(act) => futures::stream::iter([Err(failure(act, &full))]).boxed(),
-            None => self.0.objects.list(prefix).map_ok(move |meta| inner.dated(meta)).boxed(),
+            None => {
+                let dated = self.0.objects.list(prefix).map_ok(move |meta| inner.dated(meta));
+                let inner = Arc::clone(&self.0);
+                let shows = move |meta: &ObjectMeta| !inner.faults.hides(&inner.location(&meta.location));
+                dated.try_filter(move |meta| futures::future::ready(shows(meta))).boxed()
+            }
         };
         let faults = Arc::clone(&self.0.faults);
         let after = futures::stream::once(async move {

@@ -165,9 +165,25 @@ CREATE TABLE roots (
 );
 
 -- Catalogs that were listed at least once: one that never was says nothing about whose folders its tables share.
+-- orphan_tables: the tables that it had at its last orphan run.
 CREATE TABLE catalogs (
-    name      TEXT   NOT NULL PRIMARY KEY,
-    listed_at BIGINT NOT NULL
+    name          TEXT   NOT NULL PRIMARY KEY,
+    listed_at     BIGINT NOT NULL,
+    orphan_tables TEXT
+);
+
+-- The folders of others in which tables have files; list_…: the manifests that were read for it.
+CREATE TABLE borders (
+    catalog           TEXT   NOT NULL,
+    namespace         TEXT   NOT NULL,
+    table_name        TEXT   NOT NULL,
+    metadata_location TEXT,
+    outside           TEXT   NOT NULL,
+    list_location     TEXT   NOT NULL,
+    list_sha256       TEXT   NOT NULL,
+    list_objects      BIGINT NOT NULL,
+    list_bytes        BIGINT NOT NULL,
+    PRIMARY KEY (catalog, namespace, table_name)
 );
 
 -- What is remembered of the refs of each table, as JSON: since when each was seen, its retention, where it left main;

@@ -12,6 +12,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use futures::FutureExt;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -20,11 +21,12 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::error::Error;
 use crate::failpoint;
+use crate::inventory::borders;
 use crate::inventory::reach::Progress;
 use crate::inventory::world::{Surveyor, World};
 use crate::model::{Age, LocationRules, RefMemory, RefName, RunId, TableName, Timestamp};
 use crate::state::{Acquired, AuditRow, Holder, LeaseGuard, Plans, State};
-use crate::storage::Storage;
+use crate::storage::{ListProgress, Storage};
 
 /// How long a lease lasts without being renewed. It is renewed before each commit and each batch of deletes;
 /// the longest request between two of those must fit in.
@@ -45,6 +47,8 @@ pub struct Hands {
     pub clock: Clock,
     /// What was read so far.
     pub progress: Arc<Progress>,
+    /// What was listed so far.
+    pub listed: Arc<ListProgress>,
 }
 
 /// What the list file of an intent or of marks starts with, beside its format.
@@ -146,6 +150,24 @@ impl Work<'_> {
     pub async fn world(&self) -> Result<Arc<World>, Error> {
         let Hands { state, storage, .. } = self.hands;
         Ok(self.surveyor.fresh(self.catalogs, state, storage.rules(), self.now).await?)
+    }
+
+    /// Where all tables refer to, as of that listing.
+    pub async fn borders(&self) -> Result<Arc<borders::Survey>, Error> {
+        let Hands { state, plans, storage, progress, .. } = self.hands;
+        let world = self.world().await?;
+        Ok(self.surveyor.borders(self.catalogs, &world, (state, plans), storage, progress).await?)
+    }
+
+    /// The same as the last orphan run found it.
+    pub async fn known_borders(&self) -> Result<borders::Survey, Error> {
+        let mut survey = borders::Survey::default();
+        for catalog in self.catalogs {
+            survey
+                .tables
+                .extend(borders::known(&self.hands.state, catalog.name(), self.hands.storage.rules()).boxed().await?);
+        }
+        Ok(survey)
     }
 
     /// Goes on from what is remembered of a table's refs to what is there now.

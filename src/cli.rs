@@ -23,6 +23,7 @@ mod findings;
 mod holds;
 mod man;
 mod marks;
+mod orphans;
 pub(crate) mod print;
 mod progress;
 mod refs;
@@ -169,6 +170,8 @@ pub struct DemoArguments {
 pub enum PlanJob {
     /// Expire snapshots and refs
     Expire(ExpireArguments),
+    /// Find files that nothing refers to
+    Orphans(OrphansArguments),
 }
 
 /// Jobs that can be run.
@@ -179,6 +182,18 @@ pub enum RunJob {
         /// What to expire.
         #[command(flatten)]
         what: ExpireArguments,
+        /// Do it
+        #[arg(long)]
+        apply: bool,
+        /// Go on with this plan, which was refused for its size
+        #[arg(long, value_name = "PLAN")]
+        confirm: Option<PlanId>,
+    },
+    /// Find files that nothing refers to, by listing the tables' folders, and mark them
+    Orphans {
+        /// What to look for.
+        #[command(flatten)]
+        what: OrphansArguments,
         /// Do it
         #[arg(long)]
         apply: bool,
@@ -212,6 +227,23 @@ pub struct ExpireArguments {
     /// This snapshot goes, whatever its age; repeatable
     #[arg(long = "snapshot", value_name = "ID")]
     pub snapshots: Vec<i64>,
+}
+
+/// What to look for.
+#[derive(Debug, Args)]
+pub struct OrphansArguments {
+    /// Which tables.
+    #[command(flatten)]
+    pub selection: Selection,
+    /// Files older than this may go, 24h at least: a duration (5d) or an RFC 3339 time
+    #[arg(long, value_name = "AGE", value_parser = cutoff)]
+    pub older_than: Option<Cutoff>,
+    /// Only what lies in this folder
+    #[arg(long, value_name = "FOLDER")]
+    pub root: Option<String>,
+    /// Tell of every file that nothing refers to why it stays
+    #[arg(long)]
+    pub reasons: bool,
 }
 
 /// A duration, or a point in time.
@@ -383,6 +415,8 @@ fn request(command: &Command) -> Option<RunRequest> {
     match command {
         Command::Plan { job: PlanJob::Expire(what) } => Some(what.request(false, None)),
         Command::Run { job: RunJob::Expire { what, apply, confirm } } => Some(what.request(*apply, *confirm)),
+        Command::Plan { job: PlanJob::Orphans(what) } => Some(what.request(false, None)),
+        Command::Run { job: RunJob::Orphans { what, apply, confirm } } => Some(what.request(*apply, *confirm)),
         Command::Run { job: RunJob::Sweep { selection, apply } } => {
             Some(RunRequest { tables: selection.patterns(), apply: *apply, ..RunRequest::look(Job::Sweep, actor()) })
         }
@@ -396,18 +430,40 @@ impl Selection {
     }
 }
 
-impl ExpireArguments {
+impl Cutoff {
+    /// As a request has it.
+    fn split(cutoff: Option<Self>) -> (Option<Age>, Option<Timestamp>) {
+        match cutoff {
+            Some(Self::Age(age)) => (Some(age), None),
+            Some(Self::At(time)) => (None, Some(time)),
+            None => (None, None),
+        }
+    }
+}
+
+impl OrphansArguments {
     fn request(&self, apply: bool, confirm: Option<PlanId>) -> RunRequest {
+        let (older_than, older_than_time) = Cutoff::split(self.older_than);
         RunRequest {
             tables: self.selection.patterns(),
-            older_than: match self.older_than {
-                Some(Cutoff::Age(age)) => Some(age),
-                _ => None,
-            },
-            older_than_time: match self.older_than {
-                Some(Cutoff::At(time)) => Some(time),
-                _ => None,
-            },
+            older_than,
+            older_than_time,
+            root: self.root.clone(),
+            reasons: self.reasons,
+            apply,
+            confirm,
+            ..RunRequest::look(Job::Orphans, actor())
+        }
+    }
+}
+
+impl ExpireArguments {
+    fn request(&self, apply: bool, confirm: Option<PlanId>) -> RunRequest {
+        let (older_than, older_than_time) = Cutoff::split(self.older_than);
+        RunRequest {
+            tables: self.selection.patterns(),
+            older_than,
+            older_than_time,
             retain_last: self.retain_last,
             snapshots: self.snapshots.iter().copied().map(SnapshotId).collect(),
             apply,

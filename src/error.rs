@@ -2,7 +2,9 @@
 
 use crate::catalog::CatalogError;
 use crate::catalog::metadata::MetadataError;
+use crate::inventory::found::FindError;
 use crate::inventory::manifests::Unreadable;
+use crate::inventory::spill::SpillError;
 use crate::inventory::world::SurveyError;
 use crate::model::{BadLocation, TableName};
 use crate::plan::values::BadProperty;
@@ -38,6 +40,12 @@ pub enum Error {
     /// The other tables.
     #[error(transparent)]
     Survey(#[from] SurveyError),
+    /// A listing.
+    #[error(transparent)]
+    Find(#[from] FindError),
+    /// A temporary file.
+    #[error(transparent)]
+    Spill(#[from] SpillError),
     /// Another run works on the table.
     #[error("the table is being worked on by {holder}; try again when that is done")]
     Busy {

@@ -5,6 +5,10 @@
 
 use serde::Serialize;
 
+mod orphans;
+
+pub use orphans::{ApprovedOrphans, OrphanGuardFacts, approve_orphans, lost_too_many};
+
 use crate::config::{GuardConfig, OutsideLocation};
 use crate::model::{Age, LocationRules, Ref, RefName, TableState};
 use crate::plan::change::{ChangedRef, RefChange, Wanted};
@@ -74,7 +78,7 @@ impl ApprovedChange {
 }
 
 /// Why a plan may not be carried out. Names the rule.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error, Serialize)]
 #[serde(rename_all = "snake_case", tag = "rule")]
 pub enum Refusal {
     /// Safety rule 18.
@@ -123,6 +127,79 @@ pub enum Refusal {
         /// Of a retained one.
         retained: String,
     },
+    /// Safety rule 6.
+    #[error("{file} is of another table format, which has files of its own here; nothing in this folder is deleted")]
+    OtherFormat {
+        /// Of Delta Lake or Hudi.
+        file: String,
+    },
+    /// Section "orphans" of the safety rules.
+    #[error(
+        "{count} metadata files, such as {file}, come after a state that the table's log does not have: it was restored to \
+         an earlier one, or two catalogs write it"
+    )]
+    ForkedLineage {
+        /// How many.
+        count: usize,
+        /// One of them.
+        file: String,
+    },
+    /// Safety rule 11.
+    #[error(
+        "{count} listed objects, such as {listed}, have the key of a file that is referred to as {referenced}; if they are \
+         the same place, say so in [locations] authorities"
+    )]
+    KeyConflict {
+        /// How many.
+        count: usize,
+        /// As listed.
+        listed: String,
+        /// As referred to.
+        referenced: String,
+    },
+    /// Safety rule 7.
+    #[error(
+        "the listing lacks {count} files that are there and that a snapshot needs, such as {file}; it cannot be believed"
+    )]
+    ListingLies {
+        /// How many.
+        count: usize,
+        /// One of them.
+        file: String,
+    },
+    /// Safety rule 7.
+    #[error("{count} files that a snapshot needs are not there, such as {file}; see `icewarden findings`")]
+    MissingFile {
+        /// How many.
+        count: usize,
+        /// One of them.
+        file: String,
+    },
+    /// Safety rule 7.
+    #[error("of all that is listed nothing is referred to, so the table's folders cannot be right")]
+    NothingReferenced,
+    /// Safety rule 8.
+    #[error(
+        "{percent} % of {listed} listed objects, or of their bytes, would be deleted, the limit is {limit} % (guard max_ratio)"
+    )]
+    TooMany {
+        /// Of objects or bytes, whichever is more.
+        percent: f64,
+        /// Objects.
+        listed: u64,
+        /// Allowed.
+        limit: f64,
+    },
+    /// Safety rule 8.
+    #[error(
+        "the catalog lost {lost} of its {had} tables since its last orphan run, so their files may look like orphans"
+    )]
+    LostTables {
+        /// How many.
+        lost: usize,
+        /// How many it had.
+        had: usize,
+    },
     /// The plan breaks a rule that it should keep by itself.
     #[error("the plan breaks a safety rule, which is a fault of icewarden; please report it: {what}")]
     Unsound {
@@ -134,7 +211,7 @@ pub enum Refusal {
 impl Refusal {
     /// Whether an operator can allow it with `--confirm`.
     pub fn can_be_confirmed(&self) -> bool {
-        matches!(self, Self::TooManyRefs { .. })
+        matches!(self, Self::TooManyRefs { .. } | Self::TooMany { .. } | Self::LostTables { .. })
     }
 }
 

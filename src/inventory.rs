@@ -4,7 +4,14 @@
 //! is left alone (safety rule 2).
 
 pub mod avro;
+pub mod borders;
 pub mod created;
+pub mod found;
+pub mod keys;
+pub mod loose;
 pub mod manifests;
 pub mod reach;
+pub mod referenced;
+pub mod spill;
+pub mod usage;
 pub mod world;

@@ -12,7 +12,7 @@ pub mod sighting;
 pub mod table;
 pub mod time;
 
-pub use file::{Candidate, Content, FileKind, ObjectFacts};
+pub use file::{Candidate, Content, FileKind, ObjectFacts, Tally};
 pub use id::{PlanId, RefName, RunId, SnapshotId, TableName};
 pub use location::{BadLocation, Fingerprint, Location, LocationRules, Root, Unrepresentable};
 pub use roots::TableRoots;

@@ -6,6 +6,7 @@
 pub mod change;
 pub mod cleanup;
 pub mod expire;
+pub mod orphans;
 pub mod refs;
 pub mod retention;
 pub mod roots;
@@ -13,6 +14,7 @@ pub mod values;
 
 pub use cleanup::{CleanupPlan, KeptFile};
 pub use expire::ExpirePlan;
+pub use orphans::{KeptObject, OrphansPlan};
 pub use refs::{RefDecision, RefFacts, RefValues, RefVerdict};
 pub use retention::{ExpiredBecause, RetentionPlan, SnapshotDecision, SnapshotVerdict};
 pub use values::{ExpireValues, Source, Sourced};

@@ -6,9 +6,13 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use uuid::Uuid;
 
+mod orphans;
+
+pub use orphans::{KeptReport, OrphansReport};
+
 use crate::model::{Age, PlanId, Ref, RefName, RunId, SnapshotId, TableName, Timestamp};
 use crate::plan::change::RefChange;
-use crate::plan::{ExpirePlan, ExpiredBecause, KeptFile, RefDecision, SnapshotVerdict, Sourced};
+use crate::plan::{ExpirePlan, ExpiredBecause, KeptFile, KeptObject, RefDecision, SnapshotVerdict, Sourced};
 use crate::storage::StorageErrorKind;
 
 /// What a run does.
@@ -17,6 +21,8 @@ use crate::storage::StorageErrorKind;
 pub enum Job {
     /// Expire snapshots and refs.
     Expire,
+    /// Find files that nothing refers to.
+    Orphans,
     /// Delete marked files whose grace period is over.
     Sweep,
     /// Drop, restore or retain a branch.
@@ -28,6 +34,7 @@ impl Job {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Expire => "expire",
+            Self::Orphans => "orphans",
             Self::Sweep => "sweep",
             Self::Branch => "branch",
         }
@@ -124,8 +131,12 @@ pub struct TableReport {
     pub reason: Option<String>,
     /// What to do about it.
     pub advice: Option<String>,
+    /// What else is to be known.
+    pub notes: Vec<String>,
     /// The expiry's plan.
     pub plan: Option<PlanReport>,
+    /// The orphan job's plan.
+    pub orphans: Option<OrphansReport>,
     /// What changes about refs alone.
     pub change: Option<RefChange>,
     /// What was committed.
@@ -150,7 +161,9 @@ impl TableReport {
             outcome: Outcome::Done,
             reason: None,
             advice: None,
+            notes: Vec::new(),
             plan: None,
+            orphans: None,
             change: None,
             commits: Vec::new(),
             marks: Vec::new(),
@@ -186,9 +199,13 @@ pub struct Counts {
     pub changed: u64,
     pub referenced_again: u64,
     pub kept_by_hand: u64,
+    /// Marked as orphans, and not taken for orphans any more.
+    pub no_orphans: u64,
     pub skipped_outside_location: u64,
     /// Their key cannot be asked for exactly.
     pub unrepresentable: u64,
+    /// The store keeps no time for them.
+    pub unknown_age: u64,
     /// The same key is named under another authority.
     pub prefix_conflicts: u64,
     /// Files of expired snapshots that could not be read.
@@ -359,6 +376,8 @@ pub enum Because {
     ReferencedAgain,
     /// It must be left.
     Kept(KeptFile),
+    /// It is no orphan any more: what the decision depended on has changed.
+    NoOrphan(KeptObject),
     /// The store did not delete it; the mark stays for the next sweep.
     Failed {
         /// What kind of failure.

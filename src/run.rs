@@ -17,10 +17,11 @@ use crate::catalog::rest::RestCatalog;
 use crate::catalog::sql::SqlCatalog;
 use crate::catalog::{Catalog, LoadedTable};
 use crate::clock::Clock;
-use crate::config::{CatalogConfig, CatalogKind, Config, EffectivePolicy, Mode, Pattern};
+use crate::config::{CatalogConfig, CatalogKind, Config, EffectivePolicy, Mode, Pattern, default::MINIMUM_ORPHAN_AGE};
 use crate::error::Error;
+use crate::guard;
 use crate::inventory::world::{Surveyor, World};
-use crate::model::{Age, PlanId, RunId, SnapshotId, TableName, Timestamp};
+use crate::model::{Age, PlanId, Root, RunId, SnapshotId, TableName, Timestamp};
 use crate::plan::ExpireValues;
 use crate::plan::values::{self, BadProperty};
 use crate::report::{Job, Outcome, RunReport, TableReport};
@@ -31,6 +32,9 @@ use crate::sweep;
 pub mod branch;
 pub mod branches;
 mod expire;
+mod orphans;
+mod place;
+mod stored;
 
 /// Tables worked on at once. Each reads many files at once itself.
 const TABLES_IN_FLIGHT: usize = 4;
@@ -58,7 +62,15 @@ impl Lake {
         let plans = Plans::open(storage.clone(), &config.state.plans)?;
         plans.restore(&state).await?;
         let catalogs = join_all(config.catalogs.iter().map(|catalog| open_catalog(catalog, &storage).boxed())).await;
-        let hands = Hands { config: Arc::new(config), storage, state, plans, clock, progress: Arc::default() };
+        let hands = Hands {
+            config: Arc::new(config),
+            storage,
+            state,
+            plans,
+            clock,
+            progress: Arc::default(),
+            listed: Arc::default(),
+        };
         Ok(Self { catalogs, hands, surveyor: Surveyor::default() })
     }
 
@@ -119,6 +131,10 @@ pub struct RunRequest {
     pub retain_last: Option<u32>,
     /// `--snapshot`.
     pub snapshots: Vec<SnapshotId>,
+    /// `--root`: only what lies in this folder.
+    pub root: Option<String>,
+    /// `--reasons`: tell of every object why it stays.
+    pub reasons: bool,
     /// Act, or stop after the plan.
     pub apply: bool,
     /// What set it off.
@@ -139,6 +155,8 @@ impl RunRequest {
             older_than_time: None,
             retain_last: None,
             snapshots: Vec::new(),
+            root: None,
+            reasons: false,
             apply: false,
             trigger: Trigger::Operator,
             confirm: None,
@@ -191,11 +209,15 @@ pub async fn run(lake: &Lake, request: &RunRequest) -> Result<RunReport, RunErro
     if let Some(plan) = request.confirm
         && state.plan(plan).await.map_err(Error::from)?.is_none()
     {
-        return Err(RunError::Rejected(format!("no plan {plan} is known (hint: icewarden plan expire)")));
+        return Err(RunError::Rejected(format!(
+            "no plan {plan} is known (hint: icewarden plan {})",
+            request.job.as_str()
+        )));
     }
     let mut report = begin(lake, request.job, request.apply, (&request.actor, request), now).await?;
     let done = match request.job {
         Job::Expire => expire_all(lake, request, &mut report).await,
+        Job::Orphans => orphans_all(lake, request, &mut report).await,
         Job::Sweep => sweep_all(lake, request, &mut report).await,
         Job::Branch => Err(RunError::Rejected("a branch is changed by a request of its own".to_owned())),
     };
@@ -241,10 +263,23 @@ pub fn check(config: &Config, request: &RunRequest, now: Timestamp) -> Result<()
         if age < Age::ZERO {
             return reject(format!("--older-than lies in the future ({})", age.show()));
         }
-        if age < config.expire.floor {
-            let floor = config.expire.floor;
-            return reject(format!("--older-than {age} is below the floor of {floor} ([expire] floor)"));
+        let (floor, named) = match request.job {
+            Job::Orphans if config.guard.allow_floor_below_minimum => (Age::ZERO, ""),
+            Job::Orphans => (MINIMUM_ORPHAN_AGE, "[guard] allow_floor_below_minimum"),
+            _ => (config.expire.floor, "[expire] floor"),
+        };
+        if age < floor {
+            return reject(format!("--older-than {age} is below the floor of {floor} ({named})"));
         }
+    }
+    if request.job == Job::Orphans && (request.retain_last.is_some() || !request.snapshots.is_empty()) {
+        return reject("an orphan run takes no --retain-last or --snapshot".to_owned());
+    }
+    if request.job != Job::Orphans && request.root.is_some() {
+        return reject("--root is for an orphan run".to_owned());
+    }
+    if let Some(Err(error)) = request.root.as_deref().map(|root| config.locations.root(root)) {
+        return reject(format!("--root: {error}"));
     }
     if request.retain_last == Some(0) {
         return reject("--retain-last must be at least 1".to_owned());
@@ -283,6 +318,88 @@ async fn expire_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) -
         .await;
     report.tables.extend(done);
     Ok(())
+}
+
+async fn orphans_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) -> Result<(), RunError> {
+    let world = lake.survey().await?;
+    unlisted(&world, report);
+    let mut tables = selected(&world, &request.tables)?;
+    let Hands { config, state, plans, storage, progress, .. } = &lake.hands;
+    let rules = storage.rules();
+    let within = request.root.as_deref().map(|root| rules.root(root)).transpose().map_err(Error::from)?;
+    if let Some(within) = &within {
+        let touches = |root: &Root| root.covers(within) || within.covers(root);
+        let is_in = |table: &TableName| world.roots.iter().any(|of| of.table == *table && of.roots.iter().any(touches));
+        tables.retain(is_in);
+        if tables.is_empty() && world.unlisted.is_empty() {
+            return Err(RunError::Rejected(format!(
+                "{within} lies in no folder of these tables (hint: icewarden storage)"
+            )));
+        }
+    }
+    let borders = lake.surveyor.borders(&lake.catalogs, &world, (state, plans), storage, progress);
+    let borders = borders.await.map_err(Error::from)?;
+    for (table, reason) in &borders.unread {
+        report.notes.push(format!(
+            "{table} cannot be read, so it is not known whether it has files in others' folders: {reason}"
+        ));
+    }
+    let lost = lost_tables(lake, &world).await?;
+    let asked = orphans::Asked {
+        request,
+        memory: config.limits.memory / TABLES_IN_FLIGHT.min(tables.len().max(1)) as u64,
+        within,
+        shared: sweep::shared_folders(config, rules, &world),
+        lost: lost
+            .iter()
+            .filter(|(_, (gone, had))| guard::lost_too_many(*gone, *had))
+            .map(|(c, n)| (c.clone(), *n))
+            .collect(),
+    };
+    let (run, now, seen) = (&report.run, report.now, &*world);
+    let done: Vec<TableReport> = stream::iter(tables)
+        .map(|table| orphans_table(lake, &asked, run, now, seen, table).boxed())
+        .buffer_unordered(TABLES_IN_FLIGHT)
+        .collect()
+        .await;
+    report.tables.extend(done);
+    if request.apply {
+        for catalog in lost.keys() {
+            // Somebody who confirms a plan in spite of the loss has seen it.
+            if !asked.lost.contains_key(catalog) || request.confirm.is_some() {
+                let names = world.tables.iter().map(|table| &table.name).filter(|name| name.catalog == *catalog);
+                state.note_orphan_run(catalog, &names.cloned().collect()).await.map_err(Error::from)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn orphans_table(
+    lake: &Lake,
+    asked: &orphans::Asked<'_>,
+    run: &RunId,
+    now: Timestamp,
+    world: &World,
+    table: TableName,
+) -> TableReport {
+    let mut report = TableReport::new(table.clone());
+    if let Err(error) = orphans::table(lake, asked, run, now, world, &table, &mut report).await {
+        failed(&mut report, &error);
+    }
+    report
+}
+
+/// How many tables each listed catalog lost since its last orphan run, of how many.
+async fn lost_tables(lake: &Lake, world: &World) -> Result<BTreeMap<String, (usize, usize)>, Error> {
+    let mut lost = BTreeMap::new();
+    for catalog in lake.catalogs.iter().map(Catalog::name).filter(|name| !world.unlisted.contains_key(*name)) {
+        let had = lake.hands.state.tables_at_last_orphan_run(catalog).await?.unwrap_or_default();
+        let is_there = |name: &&TableName| world.tables.iter().any(|table| table.name == **name);
+        let gone = had.iter().filter(|name| !is_there(name)).count();
+        lost.insert(catalog.to_owned(), (gone, had.len()));
+    }
+    Ok(lost)
 }
 
 /// Notes the catalogs that could not be listed, each once.

@@ -25,6 +25,7 @@ use crate::model::{Age, TableName, Timestamp};
 use crate::postgres;
 
 mod audit;
+mod borders;
 mod error;
 mod findings;
 mod holds;
@@ -45,6 +46,7 @@ mod runs;
 mod tests;
 
 pub use audit::AuditRow;
+pub use borders::Borders;
 pub use error::StateError;
 pub use findings::{Finding, FindingKind, Observation, Severity};
 pub use holds::{Hold, HoldScope};

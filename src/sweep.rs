@@ -5,10 +5,13 @@
 //! manifests, lists, statistics. What must be kept loses its mark; what could not be deleted keeps it.
 
 mod delete;
+mod orphans;
 mod proof;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use futures::FutureExt;
 use serde_json::json;
 use uuid::Uuid;
 
@@ -20,12 +23,13 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::failpoint;
 use crate::guard::{MAX_CLOCK_SKEW, Refusal};
+use crate::inventory::loose::Loose;
 use crate::inventory::manifests::Unreadable;
 use crate::inventory::world::World;
 use crate::model::roots::roots_of;
-use crate::model::{Age, BadLocation, Location, LocationRules, TableName, TableRoots, Timestamp};
-use crate::plan::roots::{self, Place, Shared};
-use crate::report::{Because, Outcome, SweepReport, TableReport};
+use crate::model::{Age, BadLocation, Location, LocationRules, Root, TableName, TableRoots, Timestamp};
+use crate::plan::roots::{self, NotExclusive, Place, Shared};
+use crate::report::{Because, Job, Outcome, SweepReport, TableReport};
 use crate::state::{
     AuditRow, Entry, FindingKind, MarkList, MarkStatus, Observation, PlansError, Severity, State, StateError,
 };
@@ -182,9 +186,22 @@ async fn one_list(
         }
         Err(error) => return Err(error.into()),
     };
+    // Entries were parsed when they were marked.
+    let rules = work.hands.storage.rules().clone();
+    let parse = |entry: Entry| rules.parse(&entry.location).ok().map(|location| Marked { entry, location });
+    let marked: Vec<Marked> = entries.into_iter().filter_map(parse).collect();
+    // Orphans are looked for in a new listing, which must have ended before the metadata is loaded (safety rule 1).
+    let is_orphans = list.job == Job::Orphans.as_str();
+    let look = if is_orphans {
+        let Some((before, place)) = sweepable(work, name, report).await? else { return Ok(()) };
+        Some(orphans::Look::at(work, &before, &place, &marked).boxed().await?)
+    } else {
+        None
+    };
     // The proof is as old as the load that it is made on.
     let made_at = Clock::boot_ms();
     let Some((current, place)) = sweepable(work, name, report).await? else { return Ok(()) };
+    work.storage = current.storage.clone();
     if let Err(reason) = is_later(work, list, &current).await {
         if mode == Mode::Apply {
             return void(&state, list, &reason, work.now, report).await;
@@ -192,16 +209,19 @@ async fn one_list(
         report.sweeps.push(SweepReport { void: Some(reason), ..swept(list) });
         return Ok(());
     }
+    let counted = match &look {
+        None => proof::Counted::Live,
+        Some(look) => match look.facts(work, &current, &place, report).boxed().await? {
+            Some((facts, loose)) => proof::Counted::Any { facts: Box::new(facts), protecting: loose.protecting },
+            None => return Ok(()),
+        },
+    };
     // Where locations are compared in another way than at the first proof, what that proof saw proves nothing.
-    let rules = work.hands.storage.rules().clone();
     let retained = if header.is_some_and(|header| header.locations == rules) { retained } else { Vec::new() };
     let mut swept = swept(list);
-    // Entries were parsed when they were marked.
-    let parse = |entry: Entry| rules.parse(&entry.location).ok().map(|location| Marked { entry, location });
-    let marked: Vec<Marked> = entries.into_iter().filter_map(parse).collect();
-    let mut proof = Proof::begin(work, &current, place, retained, &marked, made_at).await?;
+    let mut proof = Proof::begin(work, &current, place, counted, retained, &marked, made_at).await?;
     let by_hand = work.kept_by_hand().await?;
-    let (doomed, spared) = proof.sort(marked, &by_hand, work.hands.config.expire.outside_location);
+    let (doomed, spared) = proof.sort(marked, &by_hand, work.hands.config.expire.outside_location, &rules);
 
     let mut told = Vec::new();
     let mut left: Vec<Entry> = Vec::new();
@@ -219,7 +239,8 @@ async fn one_list(
         report.sweeps.push(swept);
         return Ok(());
     }
-    let deleted = delete::all(work, &mut proof, name, list, doomed, &mut told, &mut left).await;
+    let listed = look.map(|look| look.listed);
+    let deleted = delete::all(work, &mut proof, name, list, (doomed, listed), &mut told, &mut left).await;
     report.is_untouched &= deleted.objects == 0;
     failpoint::pass("after-sweep").await;
     // What was done is written down even if the sweep was stopped in the middle.
@@ -257,6 +278,7 @@ fn note(told: Vec<(String, Because)>, swept: &mut SweepReport, report: &mut Tabl
             Because::Kept(crate::plan::KeptFile::OtherAuthority) => counts.prefix_conflicts += 1,
             Because::Kept(crate::plan::KeptFile::Unrepresentable) => counts.unrepresentable += 1,
             Because::Kept(_) => counts.skipped_outside_location += 1,
+            Because::NoOrphan(_) => counts.no_orphans += 1,
             Because::Failed { kind, reason } => {
                 counts.failed_deletes += 1;
                 if *kind == StorageErrorKind::Denied {
@@ -376,12 +398,32 @@ pub async fn unplanned_removal(state: &State, uuid: Uuid, now: Timestamp) -> Res
         .map(|finding| finding.id))
 }
 
+/// Where to look which tables have files in the folders of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Borders {
+    /// What the last orphan run found.
+    Known,
+    /// Look again.
+    Fresh,
+}
+
 /// What counts as referenced beside the table itself: tables whose folders lie around its own or that an override
-/// names (safety rule 6), and what a commit of ours removed without a plan, as long as that finding is open, be
-/// it acknowledged or not (safety rule 10).
-pub async fn neighbours(work: &Work<'_>, name: &TableName, place: &Place) -> Result<Vec<LoadedTable>, Error> {
+/// names, and those that have files in its folders (safety rule 6); and what a commit of ours removed without a plan,
+/// as long as that finding is open, be it acknowledged or not (safety rule 10).
+pub async fn neighbours(
+    work: &Work<'_>,
+    name: &TableName,
+    place: &Place,
+    borders: Borders,
+) -> Result<Vec<LoadedTable>, Error> {
+    let mut names = place.neighbours.clone();
+    names.extend(match borders {
+        Borders::Known => work.known_borders().boxed().await?.reaching_into(&place.roots),
+        Borders::Fresh => work.borders().boxed().await?.reaching_into(&place.roots),
+    });
+    names.remove(name);
     let mut all = Vec::new();
-    for neighbour in &place.neighbours {
+    for neighbour in &names {
         all.push(work.load_any(neighbour).await?);
     }
     for finding in work.hands.state.open_findings_of(work.uuid).await? {
@@ -398,6 +440,48 @@ pub async fn neighbours(work: &Work<'_>, name: &TableName, place: &Place) -> Res
         }
     }
     Ok(all)
+}
+
+/// The same for orphans, whose first proof and second look anew who has files in the table's folders; the metadata files
+/// of configured readers count too.
+pub async fn orphan_neighbours(work: &Work<'_>, name: &TableName, place: &Place) -> Result<Vec<LoadedTable>, Error> {
+    let mut all = neighbours(work, name, place, Borders::Fresh).await?;
+    for location in &work.hands.config.orphans.external_readers {
+        let (metadata, state) = metadata::read(&work.hands.storage, location).await?;
+        all.push(LoadedTable {
+            name: name.clone(),
+            metadata_location: location.clone(),
+            metadata,
+            state: Arc::new(state),
+            storage: work.hands.storage.clone(),
+        });
+    }
+    Ok(all)
+}
+
+/// Folders of warehouses and namespaces, which are no table's alone.
+pub fn shared_folders(config: &Config, rules: &LocationRules, world: &World) -> BTreeMap<Root, NotExclusive> {
+    let mut shared = BTreeMap::new();
+    for catalog in &config.catalogs {
+        let Some(warehouse) = catalog.warehouse.as_deref().and_then(|warehouse| rules.root(warehouse).ok()) else {
+            continue;
+        };
+        let tables = world.tables.iter().filter(|table| table.name.catalog == catalog.name);
+        for namespace in tables.map(|table| &table.name.namespace) {
+            for depth in 1..=namespace.len() {
+                let levels = &namespace[..depth];
+                for path in [levels.join("/"), levels.join(".")] {
+                    for ending in ["", ".db"] {
+                        if let Ok(folder) = rules.root(&format!("{warehouse}{path}{ending}")) {
+                            shared.insert(folder, NotExclusive::Namespace);
+                        }
+                    }
+                }
+            }
+        }
+        shared.insert(warehouse, NotExclusive::Warehouse);
+    }
+    shared
 }
 
 /// Why no job works on a table, as its own metadata and the folders of the others tell.
@@ -430,8 +514,7 @@ pub fn eligible(
     if !table.state.gc_enabled() {
         return Ok(Err(Obstacle::GcDisabled));
     }
-    let exclusive = config.policy_for(&table.name).exclusive;
-    let uuids = exclusive.into_iter().flat_map(|exclusive| exclusive.value.uuids).collect();
+    let uuids = exclusive(config, &table.name);
     let this = TableRoots {
         table: table.name.clone(),
         metadata_location: table.metadata_location.clone(),
@@ -443,4 +526,24 @@ pub fn eligible(
         Ok(_) if table.state.is_encrypted => Err(Obstacle::Encrypted),
         Ok(place) => Ok(place),
     })
+}
+
+/// The uuids of tables that an operator declared to be no longer there in truth.
+pub fn exclusive(config: &Config, table: &TableName) -> BTreeSet<Uuid> {
+    let exclusive = config.policy_for(table).exclusive;
+    exclusive.into_iter().flat_map(|exclusive| exclusive.value.uuids).collect()
+}
+
+/// Whether a loose metadata file makes the table's folders another table's too (safety rule 6).
+pub fn shared_by(loose: &Loose, exclusive: &BTreeSet<Uuid>, world: &World) -> Option<(Shared, serde_json::Value)> {
+    if let Some((file, of)) = loose.foreign.iter().find(|(_, uuid)| !exclusive.contains(uuid)) {
+        return Some((
+            Shared::ForeignMetadata { file: file.clone(), uuid: *of },
+            json!({ "file": file, "of": of, "files": loose.foreign.len() }),
+        ));
+    }
+    let (file, _) = loose.unknown.first()?;
+    let table =
+        world.unloadable.keys().next().map(TableName::full).or_else(|| world.unlisted.keys().next().cloned())?;
+    Some((Shared::UnknownMetadata { file: file.clone(), table }, json!({})))
 }

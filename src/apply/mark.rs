@@ -1,15 +1,21 @@
 //! Marks: the files that may go, with the identity that they must still have when they go (safety rule 16).
 
+use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use serde_json::json;
+use uuid::Uuid;
 
-use super::{ListHeader, Work};
+use super::{Hands, ListHeader, Work};
 use crate::catalog::LoadedTable;
 use crate::error::Error;
+use crate::failpoint;
+use crate::guard::ApprovedOrphans;
+use crate::inventory::spill::Sorted;
 use crate::model::{FileKind, PlanId, TableName, TableState};
-use crate::report::{MarksReport, Outcome, TableReport};
+use crate::report::{Job, MarksReport, Outcome, TableReport};
 use crate::state::{
-    Closed, Entry, FindingKind, Intent, ListWriter, MarkList, MarkStatus, Observation, PlansError, Retained, Severity,
+    Closed, Entry, FindingKind, Intent, ListFile, ListWriter, MarkList, MarkStatus, Observation, PlansError, Retained,
+    Severity,
 };
 use crate::storage::StorageErrorKind;
 
@@ -40,8 +46,8 @@ pub(super) async fn intent(
     let entries = identified(work, entries, report).await;
     let mut lists = Vec::new();
     if !entries.is_empty() {
-        let proof = Proof { location, state, plan };
-        lists.push(write(work, intent, &proof, entries, &retained).await?);
+        let proof = Proof { table: &intent.table, uuid: intent.uuid, location, state, plan, job: Job::Expire };
+        lists.push(write(work, &proof, |header, at| ListWriter::write_all(header, entries, &retained, at)).await?);
     }
     work.hands.state.mark_intent(&intent.id, &lists, work.now).await?;
     for list in &lists {
@@ -107,32 +113,57 @@ pub(super) async fn loose_files(
     if entries.is_empty() {
         return Ok(());
     }
-    let intent = Intent {
-        id: String::new(),
-        table: table.name.clone(),
-        uuid,
-        run: work.run.clone(),
-        base_metadata_location: table.location.to_owned(),
-        base_last_updated: table.state.last_updated,
-        removed_refs: Vec::new(),
-        removed_snapshots: Vec::new(),
-        inputs: String::new(),
-        candidates: crate::state::ListFile { location: String::new(), sha256: String::new(), objects: 0, bytes: 0 },
-        created_at: work.now,
-    };
     let plan = PlanId::from_hash(&[0; 32]);
-    let proof = Proof { location: table.location, state: table.state, plan };
-    let list = write(work, &intent, &proof, entries, &[]).await?;
+    let Table { name, location, state } = *table;
+    let proof = Proof { table: name, uuid, location, state, plan, job: Job::Expire };
+    let list = write(work, &proof, |header, at| ListWriter::write_all(header, entries, &[], at)).await?;
     work.hands.state.create_marks(&list).await?;
     tracing::debug!(table = %table.name, list = %list.id, why, "marked metadata files");
     note(work, &list, report).await
 }
 
-/// The metadata that the proof was made on.
+/// Marks orphans, and tells their list. `retained` has the manifests that were read for the proof.
+pub async fn orphans(
+    work: &Work<'_>,
+    approved: &ApprovedOrphans,
+    entries: &mut Sorted,
+    (table, retained): (&LoadedTable, &[Retained]),
+    report: &mut TableReport,
+) -> Result<(), Error> {
+    let plan = approved.plan();
+    if plan.counts.orphans.objects == 0 {
+        return Ok(());
+    }
+    let proof = Proof {
+        table: &plan.table,
+        uuid: plan.uuid,
+        location: &table.metadata_location,
+        state: &table.state,
+        plan: plan.id,
+        job: Job::Orphans,
+    };
+    let list = write(work, &proof, |header, at| {
+        let mut writer = ListWriter::new(header)?;
+        entries.each(|entry| Ok::<_, Error>(writer.entry(entry)?))?;
+        for manifest in retained {
+            writer.retained(manifest)?;
+        }
+        Ok::<_, Error>(writer.finish(at)?)
+    });
+    let list = list.await?;
+    failpoint::pass("before-orphan-marks").await;
+    work.hands.state.create_marks(&list).await?;
+    note(work, &list, report).await
+}
+
+/// The metadata that the proof was made on, and what it is a proof for.
 struct Proof<'a> {
+    table: &'a TableName,
+    uuid: Uuid,
     location: &'a str,
     state: &'a TableState,
     plan: PlanId,
+    job: Job,
 }
 
 /// Asks the store what each file is now. One that is gone needs no mark; one that cannot be asked for is marked
@@ -154,36 +185,40 @@ async fn identified(work: &Work<'_>, entries: Vec<Entry>, report: &mut TableRepo
     asked.into_iter().flatten().collect()
 }
 
-async fn write(
+/// Writes the list file of new marks, by a function that gets its header and location.
+async fn write<E>(
     work: &Work<'_>,
-    intent: &Intent,
     proof: &Proof<'_>,
-    entries: Vec<Entry>,
-    retained: &[Retained],
-) -> Result<MarkList, Error> {
+    list: impl FnOnce(&ListHeader, &str) -> Result<(Bytes, ListFile), E>,
+) -> Result<MarkList, Error>
+where
+    Error: From<E>,
+{
     let id = work.hands.state.new_mark_id().await?;
     let name = format!("marks/{id}.zst");
     let location = work.hands.plans.location(&name)?;
     let header = ListHeader {
         id: id.clone(),
-        table: intent.table.full(),
-        uuid: intent.uuid,
+        table: proof.table.full(),
+        uuid: proof.uuid,
         metadata_location: proof.location.to_owned(),
         locations: work.hands.storage.rules().clone(),
     };
     // Not the time at which the run began: the last of many tables must have its whole grace period too.
     let created_at = work.hands.clock.now();
-    let (bytes, list) = ListWriter::write_all(&header, entries, retained, &location)?;
+    let (bytes, list) = list(&header, &location)?;
     work.hands.plans.write(&name, bytes).await?;
+    let Hands { config, .. } = work.hands;
+    let grace = if proof.job == Job::Orphans { config.orphans.grace } else { config.expire.grace };
     Ok(MarkList {
         id,
-        table: intent.table.clone(),
-        uuid: intent.uuid,
+        table: proof.table.clone(),
+        uuid: proof.uuid,
         run: work.run.clone(),
         plan: proof.plan,
-        job: "expire".to_owned(),
+        job: proof.job.as_str().to_owned(),
         created_at,
-        due_at: created_at.plus(work.hands.config.expire.grace),
+        due_at: created_at.plus(grace),
         metadata_location: proof.location.to_owned(),
         last_sequence_number: proof.state.last_sequence_number,
         last_updated: proof.state.last_updated,

@@ -92,6 +92,11 @@ pub async fn read(storage: &Storage, location: &str) -> Result<(Bytes, TableStat
     })
 }
 
+/// The JSON of the metadata file at `location`, whatever it says.
+pub async fn read_json(storage: &Storage, location: &str) -> Result<Bytes, MetadataError> {
+    inflate(storage.read(location).await?, location, MAX_INFLATED)
+}
+
 /// What a metadata file (inflated JSON) says of its table. `location` is for the error only.
 pub fn parse(metadata: &[u8], location: &str) -> Result<TableState, MetadataError> {
     let invalid = |reason: String| MetadataError::Invalid { location: location.to_owned(), reason };

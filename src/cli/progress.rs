@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::text::{count, size};
 use crate::inventory::reach::Progress;
+use crate::report::Job;
 use crate::run::Lake;
 use crate::storage::ListProgress;
 
@@ -19,15 +20,23 @@ const TICK: Duration = Duration::from_millis(200);
 pub(super) struct Shown(Option<(ProgressBar, tokio::task::JoinHandle<()>)>);
 
 /// Begins to show the lake's counters.
-pub(super) fn start(lake: &Lake) -> Shown {
-    let counters = Arc::clone(&lake.hands.progress);
-    show(move || line(&counters))
+pub(super) fn start(lake: &Lake, job: Job) -> Shown {
+    let (counters, listed) = (Arc::clone(&lake.hands.progress), Arc::clone(&lake.hands.listed));
+    show(
+        move || {
+            if job == Job::Orphans { format!("{}  {}", listing(&listed), line(&counters)) } else { line(&counters) }
+        },
+    )
 }
 
 /// Begins to show how far listings are.
 pub(super) fn of_listing(counters: &Arc<ListProgress>) -> Shown {
     let counters = Arc::clone(counters);
-    show(move || format!("listing  {} objects  {}", count(counters.objects()), size(counters.bytes())))
+    show(move || listing(&counters))
+}
+
+fn listing(counters: &ListProgress) -> String {
+    format!("listing  {} objects  {}", count(counters.objects()), size(counters.bytes()))
 }
 
 fn show(text: impl Fn() -> String + Send + 'static) -> Shown {

@@ -14,7 +14,7 @@ const SHOWN: usize = 12;
 
 /// Runs what was asked for and prints what became of it.
 pub(super) async fn run_and_print(lake: &Lake, request: &RunRequest, json: bool) -> Result<u8, RunError> {
-    let progress = super::progress::start(lake);
+    let progress = super::progress::start(lake, request.job);
     let report = run(lake, request).await;
     progress.end();
     let report = report?;
@@ -35,6 +35,8 @@ pub(crate) fn lines(report: &RunReport, request: &RunRequest) -> Vec<String> {
     for table in &report.tables {
         let has_nothing = table.outcome == Outcome::Done
             && table.plan.as_ref().is_none_or(|plan| report.applied && plan.is_empty())
+            && table.orphans.as_ref().is_none_or(|plan| plan.orphans().objects == 0 && plan.kept.is_empty())
+            && table.notes.is_empty()
             && table.commits.is_empty()
             && table.marks.is_empty()
             && table.sweeps.is_empty();
@@ -59,6 +61,7 @@ pub(crate) fn lines(report: &RunReport, request: &RunRequest) -> Vec<String> {
     let acts = report.tables.iter().any(|table| {
         table.outcome <= Outcome::Partial
             && (table.plan.as_ref().is_some_and(|plan| !plan.is_empty())
+                || table.orphans.as_ref().is_some_and(|plan| plan.orphans().objects > 0)
                 || table.sweeps.iter().any(|sweep| sweep.would_delete > 0))
     });
     if !report.applied && acts {
@@ -75,6 +78,9 @@ fn command(request: &RunRequest) -> String {
     }
     if let Some(age) = request.older_than {
         let _ = write!(text, " --older-than {age}");
+    }
+    if let Some(root) = &request.root {
+        let _ = write!(text, " --root {}", quoted(root));
     }
     if let Some(last) = request.retain_last {
         let _ = write!(text, " --retain-last {last}");
@@ -93,6 +99,12 @@ fn of_table(table: &TableReport, report: &RunReport, lines: &mut Vec<String>) {
     {
         of_plan(table, plan, report, lines);
     }
+    if let Some(plan) = &table.orphans
+        && (!report.applied || table.outcome == Outcome::Refused)
+    {
+        super::orphans::plan(table, plan, report.now, lines);
+    }
+    lines.extend(table.notes.iter().map(|note| format!("{name}: {note}")));
     for commit in &table.commits {
         let file = commit.metadata_location.rsplit('/').next().unwrap_or_default();
         let refs = if commit.refs.is_empty() {
@@ -218,7 +230,7 @@ fn of_plan(table: &TableReport, plan: &PlanReport, report: &RunReport, lines: &m
 }
 
 /// What a plan's line begins with, then its parts; as many lines as it takes.
-fn spread(lead: &str, parts: impl Iterator<Item = String>, lines: &mut Vec<String>) {
+pub(super) fn spread(lead: &str, parts: impl Iterator<Item = String>, lines: &mut Vec<String>) {
     let mut line = format!("  {lead:<28} ");
     let mut is_first = true;
     for part in parts {
@@ -313,7 +325,7 @@ fn kept_texts(plan: &PlanReport) -> Vec<String> {
     texts
 }
 
-fn kind_text(kind: &str, n: u64) -> String {
+pub(super) fn kind_text(kind: &str, n: u64) -> String {
     let (one, many) = match kind {
         "data" => ("data", "data"),
         "delete" => ("delete", "delete"),
@@ -351,6 +363,7 @@ fn of_sweep(table: &TableReport, sweep: &SweepReport, applied: bool, lines: &mut
         (of(|b| *b == Because::AlreadyGone), "already gone"),
         (of(|b| *b == Because::Changed), "kept: changed since they were marked"),
         (of(|b| *b == Because::ReferencedAgain), "kept: referenced again"),
+        (of(|b| matches!(b, Because::NoOrphan(_))), "kept: no orphans any more"),
         (of(|b| *b == Because::Kept(KeptFile::ByHand)), "kept by hand"),
         (of(|b| matches!(b, Because::Kept(kept) if *kept != KeptFile::ByHand)), "kept: outside the table's location"),
         (of(|b| matches!(b, Because::Failed { .. })), "failed, marks stay"),

@@ -7,18 +7,7 @@ use super::problem::Position;
 
 /// Sections and keys whose job comes with a later version. Those of ref rules are warned of where they are read, since
 /// somebody may rely on them.
-const LATER: [&str; 10] = [
-    "http",
-    "orphans",
-    "inventory",
-    "erasure",
-    "pulls",
-    "metrics",
-    "schedule",
-    "guard.max_ratio",
-    "guard.min_objects",
-    "policy.mode",
-];
+const LATER: [&str; 7] = ["http", "inventory", "erasure", "pulls", "metrics", "schedule", "policy.mode"];
 
 /// The sections and keys of this file that have no effect yet, each where it stands first. A file that cannot be read
 /// has none.
@@ -65,7 +54,7 @@ mod tests {
     fn keys_without_effect_are_told_where_they_stand() {
         assert_eq!(of("[expire]\nolder_than = \"5d\"\n[guard]\nmax_refs = 1"), [""; 0]);
         let text = "[guard]\nmax_refs = 1\nmax_ratio = 0.1\n[[policy]]\ntables = [\"a\"]\n[[policy]]\nmode = \"mark\"\n[http]\n";
-        assert_eq!(of(text), ["3:1 [guard] max_ratio", "7:1 [policy] mode", "8:2 [http]"]);
+        assert_eq!(of(text), ["7:1 [policy] mode", "8:2 [http]"]);
         assert_eq!(of("[guard\n"), [""; 0]);
     }
 

@@ -6,6 +6,7 @@
 
 use super::avro::{self, Broken, Column, Flaw, Row, Take};
 use crate::model::{Content, SnapshotId};
+use crate::state::Retained;
 
 /// A manifest, as its manifest list tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +25,13 @@ pub struct ManifestRef {
     pub counts: Option<ManifestCounts>,
     /// Whether reading it takes a key, which we have not.
     pub is_encrypted: bool,
+}
+
+impl ManifestRef {
+    /// As a mark list has it: read at this proof, need not be read at the next.
+    pub fn retained(&self) -> Retained {
+        Retained { location: self.location.clone(), length: self.length }
+    }
 }
 
 /// Which files a manifest lists.

@@ -13,11 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures::FutureExt;
 use futures::stream::{self, StreamExt};
 
+use super::keys::Keys;
 use super::manifests::{self, ManifestContent, ManifestCounts, ManifestRef, Status, Unreadable};
 use crate::catalog::LoadedTable;
-use crate::model::{
-    Candidate, FileKind, Fingerprint, Location, LocationRules, ManifestSource, Snapshot, SnapshotId, TableState,
-};
+use crate::model::{Candidate, FileKind, Fingerprint, ManifestSource, Snapshot, SnapshotId, TableState};
 use crate::state::Retained;
 use crate::storage::{Storage, StorageError};
 
@@ -42,6 +41,8 @@ pub struct Reached<'a> {
     pub location: &'a str,
     /// What the manifest or its list says its size is.
     pub recorded_size: Option<u64>,
+    /// Whether a reader of the snapshot opens it; entries of files that were removed are not.
+    pub is_live: bool,
 }
 
 /// Plain counters of what was read, for whoever wants to show them.
@@ -107,7 +108,7 @@ impl ManifestFiles {
             let location = self.paths.get(start..row.end).unwrap_or_default();
             start = row.end;
             if row.is_live || scope == Scope::AnyStatus {
-                visit(Reached { kind: row.kind, location, recorded_size: Some(row.size) });
+                visit(Reached { kind: row.kind, location, recorded_size: Some(row.size), is_live: row.is_live });
             }
         }
     }
@@ -131,7 +132,7 @@ impl Reader {
     }
 
     /// One that reads another table's files, with what that table's are read with, and shares what was read.
-    fn through(&self, storage: &Storage) -> Self {
+    pub fn through(&self, storage: &Storage) -> Self {
         Self { storage: storage.clone(), ..self.clone() }
     }
 
@@ -148,7 +149,7 @@ impl Reader {
         for (snapshot, list) in self.lists(snapshots).await {
             all.extend(list?.iter().copied());
             if let ManifestSource::List(location) = &snapshot.manifests {
-                visit(Reached { kind: FileKind::ManifestList, location, recorded_size: None });
+                visit(Reached { kind: FileKind::ManifestList, location, recorded_size: None, is_live: true });
             }
         }
         let manifests = self.numbered(all);
@@ -365,7 +366,7 @@ pub async fn freed(
     for (snapshot, list) in reader.lists(goes.iter().copied()).await {
         let step = step_of(snapshot.id);
         if let ManifestSource::List(location) = &snapshot.manifests {
-            add(Reached { kind: FileKind::ManifestList, location, recorded_size: None }, step);
+            add(Reached { kind: FileKind::ManifestList, location, recorded_size: None, is_live: true }, step);
         }
         match list {
             Ok(numbers) => {
@@ -378,7 +379,10 @@ pub async fn freed(
     }
     for file in state.statistics.iter().chain(&state.partition_statistics) {
         if let Some(step) = steps.get(&file.snapshot) {
-            add(Reached { kind: FileKind::Statistics, location: &file.location, recorded_size: None }, *step);
+            add(
+                Reached { kind: FileKind::Statistics, location: &file.location, recorded_size: None, is_live: true },
+                *step,
+            );
         }
     }
 
@@ -412,19 +416,16 @@ pub async fn freed(
         }
     };
     let manifests = reader.reach(stays, Scope::Live, |_| false, &mut keep).await?;
-    freed.retained = manifests
-        .iter()
-        .map(|manifest| Retained { location: manifest.location.clone(), length: manifest.length })
-        .collect();
+    freed.retained = manifests.iter().map(|manifest| manifest.retained()).collect();
     for file in state.statistics.iter().chain(&state.partition_statistics) {
         if !steps.contains_key(&file.snapshot) {
-            keep(Reached { kind: FileKind::Statistics, location: &file.location, recorded_size: None });
+            keep(Reached { kind: FileKind::Statistics, location: &file.location, recorded_size: None, is_live: true });
         }
     }
     for LoadedTable { state: neighbour, storage, .. } in neighbours {
         reader.through(storage).reach(&neighbour.snapshots, Scope::Live, |_| false, &mut keep).await?;
         for file in neighbour.statistics.iter().chain(&neighbour.partition_statistics) {
-            keep(Reached { kind: FileKind::Statistics, location: &file.location, recorded_size: None });
+            keep(Reached { kind: FileKind::Statistics, location: &file.location, recorded_size: None, is_live: true });
         }
     }
     freed.conflicts = conflicts;
@@ -432,51 +433,12 @@ pub async fn freed(
     Ok(freed)
 }
 
-/// Locations by their key alone, to find the same key under another authority: two names of one bucket, perhaps.
-#[derive(Debug, Default)]
-pub struct Keys {
-    /// By the fingerprint of scheme and key: the location.
-    by_key: HashMap<Fingerprint, String>,
-    /// `scheme://authority` of all of them.
-    stores: BTreeSet<String>,
-}
-
-impl Keys {
-    /// The keys of these locations.
-    pub fn of<'a>(locations: impl Iterator<Item = &'a str>, rules: &LocationRules) -> Self {
-        let mut keys = Self::default();
-        for location in locations.filter_map(|location| rules.parse(location).ok()) {
-            keys.by_key.insert(key_of(&location), location.canonical().to_owned());
-            if !keys.stores.contains(location.store()) {
-                keys.stores.insert(location.store().to_owned());
-            }
-        }
-        keys
-    }
-
-    /// The location that has the key of this reference under another authority, if there is one.
-    pub fn conflict(&self, reference: &str, rules: &LocationRules) -> Option<String> {
-        // In nearly every table all files are in one place; then nothing can be under another.
-        if let (1, Some(only)) = (self.stores.len(), self.stores.first())
-            && reference.strip_prefix(only.as_str()).is_some_and(|rest| rest.starts_with('/'))
-        {
-            return None;
-        }
-        let reference = rules.parse(reference).ok()?;
-        let other = self.by_key.get(&key_of(&reference))?;
-        (other != reference.canonical()).then(|| other.clone())
-    }
-}
-
-fn key_of(location: &Location) -> Fingerprint {
-    Fingerprint::of(&format!("{}:{}", location.scheme(), location.key()))
-}
-
 fn manifest_reached(manifest: &ManifestRef) -> Reached<'_> {
     Reached {
         kind: FileKind::Manifest,
         location: &manifest.location,
         recorded_size: Some(manifest.length).filter(|length| *length > 0),
+        is_live: true,
     }
 }
 

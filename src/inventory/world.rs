@@ -10,11 +10,14 @@ use futures::FutureExt;
 use futures::stream::{self, StreamExt};
 use tokio::sync::Mutex;
 
+use super::borders;
+use super::reach::Progress;
 use crate::catalog::{Catalog, CatalogError, ListedTable, LoadedTable};
 use crate::clock::Clock;
 use crate::model::roots::{root_of_metadata_file, roots_of};
 use crate::model::{LocationRules, TableName, TableRoots, Timestamp};
-use crate::state::{State, StateError};
+use crate::state::{Plans, PlansError, State, StateError};
+use crate::storage::Storage;
 
 /// Tables loaded at once to learn their folders.
 const LOADS_IN_FLIGHT: usize = 16;
@@ -29,6 +32,8 @@ pub struct World {
     pub tables: Vec<ListedTable>,
     /// Their folders; a table whose folders nothing tells is missing here.
     pub roots: Vec<TableRoots>,
+    /// Tables that could not be loaded, with the reason.
+    pub unloadable: BTreeMap<TableName, String>,
     /// Catalogs that could not be listed. Their tables count with their last known folders.
     pub unlisted: BTreeMap<String, CatalogError>,
 }
@@ -37,6 +42,8 @@ pub struct World {
 #[derive(Debug, Default)]
 pub struct Surveyor {
     last: Mutex<Option<(u64, Arc<World>)>>,
+    /// Where tables refer to, as of a listing.
+    borders: Mutex<Option<(Arc<World>, Arc<borders::Survey>)>>,
 }
 
 impl Surveyor {
@@ -60,9 +67,31 @@ impl Surveyor {
         Ok(world)
     }
 
+    /// Where the tables of this listing refer to. Tables that ask at the same time share one survey.
+    pub async fn borders(
+        &self,
+        catalogs: &[Catalog],
+        world: &Arc<World>,
+        (state, plans): (&State, &Plans),
+        storage: &Storage,
+        progress: &Arc<Progress>,
+    ) -> Result<Arc<borders::Survey>, PlansError> {
+        let mut last = self.borders.lock().await;
+        if let Some((of, survey)) = &*last
+            && Arc::ptr_eq(of, world)
+        {
+            return Ok(Arc::clone(survey));
+        }
+        let survey = borders::survey(catalogs, world, (state, plans), storage, progress).boxed().await?;
+        let survey = Arc::new(survey);
+        *last = Some((Arc::clone(world), Arc::clone(&survey)));
+        Ok(survey)
+    }
+
     /// Forgets the last listing, so that a new run begins with one of its own.
     pub async fn forget(&self) {
         *self.last.lock().await = None;
+        *self.borders.lock().await = None;
     }
 }
 
@@ -94,12 +123,15 @@ async fn survey(
                 let listed: BTreeSet<TableName> = tables.iter().map(|table| table.name.clone()).collect();
                 state.forget_roots(catalog.name(), &listed).boxed().await?;
                 let known: BTreeMap<&TableName, &TableRoots> = known.iter().map(|r| (&r.table, r)).collect();
-                let seen: Vec<(Option<TableRoots>, bool)> = stream::iter(0..tables.len())
+                let seen: Vec<Seen> = stream::iter(0..tables.len())
                     .map(|at| roots_now(catalog, &tables[at], known.get(&tables[at].name).copied(), rules).boxed())
                     .buffered(LOADS_IN_FLIGHT)
                     .collect()
                     .await;
-                for (roots, is_new) in seen {
+                for (table, Seen { roots, is_new, failed }) in tables.iter().zip(seen) {
+                    if let Some(reason) = failed {
+                        world.unloadable.insert(table.name.clone(), reason);
+                    }
                     let Some(roots) = roots else { continue };
                     if is_new {
                         state.put_roots(&roots).boxed().await?;
@@ -146,20 +178,25 @@ pub async fn known_roots(state: &State, catalog: &str, rules: &LocationRules) ->
     Ok(known)
 }
 
-/// The folders of one table, and whether they are new to the state.
-async fn roots_now(
-    catalog: &Catalog,
-    table: &ListedTable,
-    known: Option<&TableRoots>,
-    rules: &LocationRules,
-) -> (Option<TableRoots>, bool) {
+/// What a survey sees of one table.
+struct Seen {
+    /// Its folders, if anything tells them.
+    roots: Option<TableRoots>,
+    /// Whether they are new to the state.
+    is_new: bool,
+    /// Why it could not be loaded.
+    failed: Option<String>,
+}
+
+async fn roots_now(catalog: &Catalog, table: &ListedTable, known: Option<&TableRoots>, rules: &LocationRules) -> Seen {
     if let (Some(known), Some(location)) = (known, &table.metadata_location)
         && known.metadata_location == *location
     {
-        return (Some(known.clone()), false);
+        return Seen { roots: Some(known.clone()), is_new: false, failed: None };
     }
     let loaded = catalog.load(&table.name).boxed().await;
-    roots_from(table, loaded.as_ref(), known, rules)
+    let (roots, is_new) = roots_from(table, loaded.as_ref(), known, rules);
+    Seen { roots, is_new, failed: loaded.err().map(|error| error.to_string()) }
 }
 
 /// The folders of a table that was just loaded, or could not be, and whether they are new to the state.

@@ -36,12 +36,14 @@ pub enum FileKind {
     Statistics,
     /// A metadata file that fell off the log, or was written for a lost commit.
     Metadata,
+    /// An object whose name does not tell: it was found by listing.
+    Other,
 }
 
 impl FileKind {
     /// All kinds in the order of deletion.
-    pub const ALL: [Self; 6] =
-        [Self::Data, Self::Delete, Self::Manifest, Self::ManifestList, Self::Statistics, Self::Metadata];
+    pub const ALL: [Self; 7] =
+        [Self::Data, Self::Delete, Self::Manifest, Self::ManifestList, Self::Statistics, Self::Metadata, Self::Other];
 
     /// One word, as reports and the database have it.
     pub fn as_str(self) -> &'static str {
@@ -52,6 +54,7 @@ impl FileKind {
             Self::ManifestList => "manifest_list",
             Self::Statistics => "statistics",
             Self::Metadata => "metadata",
+            Self::Other => "other",
         }
     }
 }
@@ -69,6 +72,24 @@ impl From<Content> for FileKind {
             Content::PositionDeletes | Content::EqualityDeletes => Self::Delete,
         }
     }
+}
+
+/// Whether a name is that of a table's metadata file: `00001-….metadata.json`, `v1.metadata.json`, gzipped or not.
+pub fn is_metadata_file(name: &str) -> bool {
+    name.ends_with(".metadata.json") || name.ends_with(".metadata.json.gz")
+}
+
+/// Whether a path below a table's folder is one of another table format's own folder: Delta Lake's or Hudi's.
+pub fn is_other_format(below: &str) -> bool {
+    let mut folders = below.split('/').rev().skip(1);
+    folders.any(|folder| folder == "_delta_log" || folder == ".hoodie")
+}
+
+/// Hadoop's local file system writes `.X.crc` beside X: the location of X.
+pub fn checksummed(location: &str) -> Option<String> {
+    let (folder, name) = location.rsplit_once('/')?;
+    let of = name.strip_prefix('.')?.strip_suffix(".crc")?;
+    (!of.is_empty()).then(|| format!("{folder}/{of}"))
 }
 
 /// What the store says about an object, from a listing or a HEAD, never from a manifest.
@@ -93,4 +114,27 @@ pub struct Candidate {
     pub recorded_size: Option<u64>,
     /// The commit of the plan after which nothing uses it, counted from 0.
     pub step: u32,
+}
+
+/// A number of objects and their bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Tally {
+    /// How many.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Tally {
+    /// Counts one more.
+    pub fn add(&mut self, bytes: u64) {
+        self.objects += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    /// Takes one back.
+    pub fn take(&mut self, bytes: u64) {
+        self.objects = self.objects.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
 }

@@ -225,6 +225,11 @@ impl fmt::Display for Location {
 pub struct Root(String);
 
 impl Root {
+    /// The folder of this canonical text, which ends in `/` and lies in a root.
+    pub(crate) fn of_canonical(folder: String) -> Self {
+        Self(folder)
+    }
+
     /// The folder with its `/`.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -285,6 +290,16 @@ impl Fingerprint {
     /// The fingerprint of a canonical location.
     pub fn of(canonical: &str) -> Self {
         Self(xxh3_128(canonical.as_bytes()))
+    }
+
+    /// Its bits, to be written down.
+    pub fn bits(self) -> u128 {
+        self.0
+    }
+
+    /// The fingerprint with these bits.
+    pub fn from_bits(bits: u128) -> Self {
+        Self(bits)
     }
 }
 

@@ -32,16 +32,7 @@ pub fn roots_of(
     rules: &LocationRules,
 ) -> Result<BTreeSet<Root>, BadLocation> {
     let mut roots = BTreeSet::from([rules.root(&state.location)?]);
-    for name in PATH_PROPERTIES {
-        if let Some(path) = state.property(name) {
-            // The specification lets the value be relative to the table's location.
-            let root = match rules.root(path) {
-                Ok(root) => root,
-                Err(_) => rules.root(&format!("{}/{path}", state.location))?,
-            };
-            roots.insert(root);
-        }
-    }
+    roots.extend(paths_of(state, rules)?);
     let logged = state.metadata_log.iter().map(|entry| entry.location.as_str());
     for file in logged.chain([metadata_location]) {
         let location = rules.parse(file)?;
@@ -50,6 +41,19 @@ pub fn roots_of(
         }
     }
     Ok(roots)
+}
+
+/// The folders that a table's properties name for its data and metadata.
+pub fn paths_of(state: &TableState, rules: &LocationRules) -> Result<BTreeSet<Root>, BadLocation> {
+    let mut paths = BTreeSet::new();
+    for path in PATH_PROPERTIES.iter().filter_map(|name| state.property(name)) {
+        // The specification lets the value be relative to the table's location.
+        paths.insert(match rules.root(path) {
+            Ok(root) => root,
+            Err(_) => rules.root(&format!("{}/{path}", state.location))?,
+        });
+    }
+    Ok(paths)
 }
 
 /// The former location that a logged metadata file tells: the folder above its metadata folder, unless that would

@@ -1,6 +1,6 @@
 //! Whether a table's folders are its alone (safety rule 6).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use uuid::Uuid;
 
@@ -42,6 +42,22 @@ pub enum Shared {
         /// Of both.
         root: Root,
     },
+    /// A metadata file of a table that no catalog tells of lies in its folder.
+    #[error("{file} is of another table, {uuid}, so both may have files there (policy `exclusive` overrides)")]
+    ForeignMetadata {
+        /// Which file.
+        file: String,
+        /// Whose.
+        uuid: Uuid,
+    },
+    /// A metadata file in its folder cannot be understood, and a catalogued table cannot be loaded: it may be that one's.
+    #[error("{file} is not understood, and may be of {table}, which cannot be loaded")]
+    UnknownMetadata {
+        /// Which file.
+        file: String,
+        /// The table that cannot be loaded.
+        table: String,
+    },
 }
 
 /// What this table may touch among all catalogued tables. `exclusive` holds the uuids of tables that an
@@ -74,10 +90,101 @@ pub fn place(this: &TableRoots, all: &[TableRoots], exclusive: &BTreeSet<Uuid>) 
     Ok(place)
 }
 
+/// Which of a table's folders hold its files alone, so that what lies there unreferenced may be an orphan.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Exclusive {
+    /// Those that do; none lies in another.
+    pub roots: BTreeSet<Root>,
+    /// Those that do not, or cannot be known to: they are left out.
+    pub left_out: BTreeMap<Root, NotExclusive>,
+}
+
+/// Why a table's folder may hold other things than its files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum NotExclusive {
+    /// A whole bucket, or the whole file system.
+    #[error("is a whole bucket")]
+    Bucket,
+    /// The warehouse of a catalog, or a folder above it.
+    #[error("holds the whole warehouse")]
+    Warehouse,
+    /// The folder of a namespace, or one above the table's own location.
+    #[error("is the folder of a namespace")]
+    Namespace,
+    /// It holds the folder of another table.
+    #[error("holds the folder of another table")]
+    HoldsAnother,
+}
+
+/// Sorts a table's folders into those that the orphan job may look at and those that it must leave out (safety rule
+/// 6). `shared` holds the folders of warehouses and namespaces, each with what it is. The table's own location may
+/// hold other tables, whose folders are left out of it; a data or metadata path may not.
+pub fn exclusive(place: &Place, location: &Root, shared: &BTreeMap<Root, NotExclusive>) -> Exclusive {
+    let why = |root: &Root| {
+        let is_above = |(of, what): (&Root, &NotExclusive)| {
+            let holds = if *what == NotExclusive::Warehouse { root.covers(of) } else { root == of };
+            holds.then_some(*what)
+        };
+        if root.is_whole_store() {
+            return Some(NotExclusive::Bucket);
+        }
+        let warehouse = shared.iter().filter(|(_, what)| **what == NotExclusive::Warehouse).find_map(is_above);
+        if root == location || warehouse.is_some() {
+            return warehouse;
+        }
+        if root.covers(location) {
+            return Some(NotExclusive::Namespace);
+        }
+        let namespace = shared.iter().find_map(is_above);
+        namespace.or_else(|| place.others.iter().any(|other| root.covers(other)).then_some(NotExclusive::HoldsAnother))
+    };
+    let mut exclusive = Exclusive::default();
+    for root in &place.roots {
+        match why(root) {
+            Some(why) => _ = exclusive.left_out.insert(root.clone(), why),
+            None => _ = exclusive.roots.insert(root.clone()),
+        }
+    }
+    let outermost = |root: &Root| !exclusive.roots.iter().any(|other| other != root && other.covers(root));
+    exclusive.roots = exclusive.roots.iter().filter(|root| outermost(root)).cloned().collect();
+    exclusive
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::LocationRules;
+
+    #[test]
+    fn a_folder_that_others_may_use_is_left_out_and_the_location_is_not() {
+        let root = |text: &str| rules().root(text).unwrap();
+        let shared = [(root("s3://wh"), NotExclusive::Warehouse), (root("s3://wh/db"), NotExclusive::Namespace)];
+        let at = "s3://wh/db/t";
+        for (roots, others, left_out) in [
+            (vec![at], vec![], vec![]),
+            (vec![at, "s3://data/t"], vec![], vec![]),
+            (vec![at, "s3://wh/db/t/inner-data"], vec![], vec![]),
+            (vec![at], vec!["s3://wh/db/t/inner"], vec![]),
+            (vec![at, "s3://wh"], vec![], vec![("s3://wh/", NotExclusive::Bucket)]),
+            (vec![at, "s3://wh/db"], vec![], vec![("s3://wh/db/", NotExclusive::Namespace)]),
+            (vec![at, "s3://data/u"], vec!["s3://data/u/v"], vec![("s3://data/u/", NotExclusive::HoldsAnother)]),
+            (vec![at, "s3://data"], vec![], vec![("s3://data/", NotExclusive::Bucket)]),
+        ] {
+            let place = Place {
+                roots: roots.iter().map(|text| root(text)).collect(),
+                others: others.iter().map(|text| root(text)).collect(),
+                ..Place::default()
+            };
+            let found = exclusive(&place, &root(at), &shared.clone().into());
+            let told: Vec<_> = found.left_out.iter().map(|(root, why)| (root.as_str(), *why)).collect();
+            assert_eq!(told, left_out, "{roots:?} {others:?}");
+            assert!(found.roots.contains(&root(at)), "{roots:?}");
+        }
+        // The warehouse itself as a table's location.
+        let place = Place { roots: [root("s3://b/wh")].into(), ..Place::default() };
+        let shared = [(root("s3://b/wh"), NotExclusive::Warehouse)].into();
+        assert_eq!(exclusive(&place, &root("s3://b/wh"), &shared).roots, BTreeSet::new());
+    }
 
     fn rules() -> LocationRules {
         LocationRules::default()

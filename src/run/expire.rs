@@ -8,15 +8,16 @@ use futures::FutureExt;
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{Lake, RunRequest, no_catalog};
+use super::place::place_or_skip;
+use super::{Lake, RunRequest, no_catalog, stored};
 use crate::apply::change::{self, Changed};
 use crate::apply::commit::{self, Ended};
-use crate::apply::{Hands, Work, lease, settle};
+use crate::apply::{Work, lease, settle};
 use crate::catalog::LoadedTable;
 use crate::clock::Clock;
 use crate::config::{Config, Mode, RefAge};
 use crate::error::Error;
-use crate::guard::{self, ApprovedPlan, Refusal};
+use crate::guard::{self, ApprovedPlan};
 use crate::inventory::created;
 use crate::inventory::reach::{self, Freed, Reader};
 use crate::inventory::world::World;
@@ -25,13 +26,11 @@ use crate::plan::roots::Place;
 use crate::plan::values::{Configured, Inputs, Request, Source, Sourced};
 use crate::plan::{ExpirePlan, ExpireValues, RefFacts, cleanup, expire, refs, retention, values};
 use crate::report::{Job, Outcome, PlanReport, TableReport, quoted};
-use crate::state::{Bound, Confirmation, Finding, FindingKind, Observation, PlanRecord, Severity};
-use crate::sweep::{self, Obstacle};
+use crate::state::{Finding, FindingKind, Observation, Severity};
+use crate::sweep::{self, Borders};
 
 /// Conflicts are answered with new plans for this long (safety rule 9).
 const PLAN_AGAIN_FOR_MS: u64 = 10 * 60_000;
-/// How long a confirmation covers plans within its bound (safety rule 8).
-const CONFIRMED_FOR: Age = Age::hours(24);
 
 /// Expires one table. An error leaves the table as it is, or its intent open for the next run.
 pub(super) async fn table(
@@ -173,41 +172,6 @@ pub(super) fn inputs(config: &Config, request: &RunRequest, name: &TableName, no
     }
 }
 
-/// The table's folders, or a skip, with its finding where they are not its alone (safety rules 4 and 6).
-async fn place_or_skip(
-    hands: &Hands,
-    loaded: &LoadedTable,
-    world: &World,
-    now: Timestamp,
-    report: &mut TableReport,
-) -> Result<Option<Place>, Error> {
-    let (name, uuid) = (&loaded.name, loaded.state.uuid);
-    let obstacle = match sweep::eligible(&hands.config, hands.storage.rules(), loaded, world)? {
-        Ok(place) => {
-            hands.state.resolve_kind(FindingKind::SharedLocation, name, uuid, now).await?;
-            return Ok(Some(place));
-        }
-        Err(Obstacle::Encrypted) => return Err(sweep::encrypted(loaded).into()),
-        Err(obstacle) => obstacle,
-    };
-    if let (Obstacle::Shared(shared), Some(_)) = (&obstacle, uuid) {
-        let seen = Observation {
-            kind: FindingKind::SharedLocation,
-            table: name.clone(),
-            uuid,
-            ref_name: None,
-            severity: Severity::Warning,
-            numbers: json!({}),
-            message: format!("{name} is skipped: {shared}"),
-            advice: "give one of them its own location, or name the other in a policy's `exclusive`".to_owned(),
-        };
-        // Boxed, here and below: otherwise the compiler cannot see that a run may be spawned.
-        hands.state.raise(&seen, now).boxed().await?;
-    }
-    report.ended(Outcome::Skipped, obstacle.to_string());
-    Ok(None)
-}
-
 /// What is known of the table's refs beside its metadata. Every run records what it sees, also where ages count
 /// from heads alone: that may change.
 pub(super) async fn facts(
@@ -317,7 +281,7 @@ async fn planned(
     let freed = if steps.is_empty() {
         Freed::default()
     } else {
-        let neighbours = sweep::neighbours(work, name, &place).await?;
+        let neighbours = sweep::neighbours(work, name, &place, Borders::Known).await?;
         reach::freed(reader, &loaded.state, &steps, &neighbours).await?
     };
     let by_hand = work.kept_by_hand().await?;
@@ -350,20 +314,8 @@ async fn approved(
     counted(&plan, report);
     // Where a plan takes several commits, the first tells all of it.
     report.plan.get_or_insert_with(|| PlanReport::of(&plan, written.id));
-    let packed = zstd::encode_all(&written.decisions[..], 3)
-        .map_err(|error| crate::state::ListError::Encode { reason: error.to_string() })?;
-    let file = format!("plans/{}-{}.jsonl.zst", written.id, Uuid::now_v7().simple());
-    let location = work.hands.plans.write(&file, packed.into()).await?;
-
-    if let Some(confirmed) = request.confirm {
-        confirm(work, confirmed, &plan).await?;
-    }
-    let confirmed: Vec<Bound> = state
-        .confirmations(&plan.table.catalog, plan.uuid, Job::Expire.as_str(), work.now)
-        .await?
-        .into_iter()
-        .map(|confirmation| confirmation.bound)
-        .collect();
+    let location = stored::decisions(work, written.id, &written.decisions).await?;
+    let confirmed = stored::confirmed(work, request.confirm, Job::Expire, (&plan.table, plan.uuid)).await?;
     let hold = if request.apply { state.held(&plan.table).await? } else { None };
     let finding = sweep::unplanned_removal(state, work.uuid, work.now).await?;
     let facts = guard::Facts {
@@ -380,59 +332,16 @@ async fn approved(
     let (table, uuid, bound) = (plan.table.clone(), plan.uuid, plan.bound());
     let guarded = guard::approve(plan, &facts);
     let refusal = guarded.as_ref().err().map(|refused| refused.1.clone());
-    let header = json!({ "plan": serde_json::from_str::<serde_json::Value>(&written.header)?, "bound": bound });
-    state
-        .save_plan(&PlanRecord {
-            id: written.id,
-            run: work.run.clone(),
-            table: table.clone(),
-            uuid,
-            job: Job::Expire.as_str().to_owned(),
-            created_at: work.now,
-            refused_by: refusal.as_ref().map(ToString::to_string),
-            header: header.to_string(),
-            location: Some(location),
-        })
-        .await?;
+    let shown = stored::Shown { id: written.id, header: &written.header, location, bound };
+    stored::save(work, Job::Expire, (&table, uuid), shown, refusal.as_ref()).await?;
     match (guarded, refusal) {
         (Ok(approved), _) => Ok(Some((approved, written.id))),
         (Err(_), Some(refusal)) => {
-            refused(report, &table, &refusal, written.id);
-            work.audit("refuse", &table, Some(written.id), "refused", &json!({ "rule": refusal })).await?;
+            stored::refused(work, Job::Expire, &table, &refusal, written.id, report).await?;
             Ok(None)
         }
         (Err(_), None) => Ok(None),
     }
-}
-
-fn refused(report: &mut TableReport, table: &TableName, refusal: &Refusal, id: crate::model::PlanId) {
-    report.ended(Outcome::Refused, refusal.to_string());
-    if refusal.can_be_confirmed() {
-        report.advice = Some(format!("icewarden run expire --table {} --apply --confirm {id}", table.full()));
-    }
-}
-
-/// Stores the confirmation of a plan that was shown: any plan within its bound is covered for a day.
-async fn confirm(work: &Work<'_>, id: crate::model::PlanId, plan: &ExpirePlan) -> Result<(), Error> {
-    let Some(record) = work.hands.state.plan(id).await? else { return Ok(()) };
-    // It covers its own table only; the others of the run go on without it.
-    if record.uuid != plan.uuid || record.table != plan.table {
-        return Ok(());
-    }
-    let header: serde_json::Value = serde_json::from_str(&record.header)?;
-    let bound: Bound = serde_json::from_value(header["bound"].clone())?;
-    let confirmation = Confirmation {
-        plan: id,
-        table: plan.table.clone(),
-        uuid: plan.uuid,
-        job: Job::Expire.as_str().to_owned(),
-        bound,
-        by: work.actor.to_owned(),
-        at: work.now,
-        until: work.now.plus(CONFIRMED_FOR),
-    };
-    work.hands.state.confirm(&confirmation).await?;
-    work.audit("confirm", &plan.table, Some(id), "done", &json!({ "bound": confirmation.bound })).await
 }
 
 /// What the plan leaves, in numbers. Made again after a conflict, the newest plan counts.

@@ -33,11 +33,19 @@ pub enum FindingKind {
     MarksVoid,
     /// A ref lost its own retention while its head moved: some writers leave it out.
     RetentionLost,
+    /// A file that a snapshot needs is not there (safety rule 7).
+    MissingFile,
+    /// A metadata file of the table belongs to another line than its log's: it was restored, or two catalogs write.
+    ForkedLineage,
+    /// A data or metadata path of the table may hold other things than its files (safety rule 6).
+    NotExclusive,
+    /// A folder in the table's own holds nothing of it (safety rule 6).
+    ForeignFolder,
 }
 
 impl FindingKind {
     /// All kinds.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 12] = [
         Self::UnplannedRemoval,
         Self::NoPredecessor,
         Self::SharedLocation,
@@ -46,6 +54,10 @@ impl FindingKind {
         Self::NoUuid,
         Self::MarksVoid,
         Self::RetentionLost,
+        Self::MissingFile,
+        Self::ForkedLineage,
+        Self::NotExclusive,
+        Self::ForeignFolder,
     ];
 
     /// The word in the database, in JSON and in metrics.
@@ -59,6 +71,10 @@ impl FindingKind {
             Self::NoUuid => "no_uuid",
             Self::MarksVoid => "marks_void",
             Self::RetentionLost => "retention_lost",
+            Self::MissingFile => "missing_file",
+            Self::ForkedLineage => "forked_lineage",
+            Self::NotExclusive => "not_exclusive",
+            Self::ForeignFolder => "foreign_folder",
         }
     }
 }

@@ -79,7 +79,7 @@ impl Entry {
 }
 
 /// A manifest that was retained at the first proof, and need not be read again if it is still the same.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Retained {
     /// Its full path.
     pub location: String,

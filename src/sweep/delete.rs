@@ -18,6 +18,8 @@ use crate::storage::{Deleted, StorageError, StorageErrorKind};
 
 /// Objects that one request deletes, at most.
 const BATCH: usize = 1000;
+/// Objects that are asked for one by one; of a longer list the listing tells (safety rule 17).
+const ASKED: usize = 1000;
 /// A store that hangs must not delete on a proof that is long past: what is not deleted by then keeps its mark.
 const DELETE_WITHIN: Duration = Duration::from_mins(1);
 
@@ -39,18 +41,20 @@ pub(super) async fn all(
     proof: &mut Proof,
     name: &TableName,
     list: &MarkList,
-    doomed: Vec<Marked>,
+    (doomed, listed): (Vec<Marked>, Option<HashMap<String, ObjectFacts>>),
     told: &mut Vec<(String, Because)>,
     left: &mut Vec<Entry>,
 ) -> Done {
     let mut done = Done::default();
+    // A list that is not long is asked for one by one, which is the newest that there is to be known.
+    let listed = listed.filter(|_| doomed.len() > ASKED);
     let mut rest = doomed.into_iter().peekable();
     while let Some(kind) = rest.peek().map(|marked| marked.entry.kind) {
         let mut batch = Vec::with_capacity(BATCH);
         while let Some(marked) = rest.next_if(|marked| batch.len() < BATCH && marked.entry.kind == kind) {
             batch.push(marked);
         }
-        let present = identified(work, list, batch, told, left).await;
+        let present = identified(work, list, (batch, listed.as_ref()), told, left).await;
         // Everything that may have changed is asked last, right before the deletes.
         let by_hand = match ready(work, proof, name, list).await {
             Ok(by_hand) => by_hand,
@@ -64,7 +68,8 @@ pub(super) async fn all(
         let sizes: HashMap<String, u64> =
             present.iter().map(|(marked, size)| (marked.entry.location.clone(), *size)).collect();
         let present = present.into_iter().map(|(marked, _)| marked).collect();
-        let (batch, spared) = proof.sort(present, &by_hand, work.hands.config.expire.outside_location);
+        let (batch, spared) =
+            proof.sort(present, &by_hand, work.hands.config.expire.outside_location, work.hands.storage.rules());
         for (marked, because) in spared {
             if because == Because::Kept(KeptFile::ByHand) {
                 left.push(marked.entry.clone());
@@ -94,11 +99,14 @@ async fn ready(
 async fn identified(
     work: &Work<'_>,
     list: &MarkList,
-    batch: Vec<Marked>,
+    (batch, listed): (Vec<Marked>, Option<&HashMap<String, ObjectFacts>>),
     told: &mut Vec<(String, Because)>,
     left: &mut Vec<Entry>,
 ) -> Vec<(Marked, u64)> {
     let storage = &work.storage;
+    if let Some(listed) = listed {
+        return as_listed(list, batch, listed, told);
+    }
     let asked: Vec<(Marked, Result<ObjectFacts, StorageError>)> = stream::iter(batch)
         .map(|marked| async move {
             let facts = storage.head(marked.location.raw()).await;
@@ -119,6 +127,24 @@ async fn identified(
                 told.push((marked.entry.location.clone(), failed(error)));
                 left.push(marked.entry);
             }
+        }
+    }
+    present
+}
+
+/// The same of a long list, by the listing that the second proof began with.
+fn as_listed(
+    list: &MarkList,
+    batch: Vec<Marked>,
+    listed: &HashMap<String, ObjectFacts>,
+    told: &mut Vec<(String, Because)>,
+) -> Vec<(Marked, u64)> {
+    let mut present = Vec::new();
+    for marked in batch {
+        match listed.get(marked.location.canonical()) {
+            Some(facts) if is_same(&marked.entry, facts, list.created_at) => present.push((marked, facts.size)),
+            Some(_) => told.push((marked.entry.location, Because::Changed)),
+            None => told.push((marked.entry.location, Because::AlreadyGone)),
         }
     }
     present

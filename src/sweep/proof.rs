@@ -6,15 +6,19 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::{Marked, neighbours};
+use super::{Borders, Marked, neighbours, orphan_neighbours, orphans};
 use crate::apply::Work;
 use crate::catalog::LoadedTable;
 use crate::catalog::metadata;
 use crate::clock::Clock;
 use crate::config::OutsideLocation;
 use crate::error::Error;
-use crate::inventory::reach::{Keys, Reached, Reader, Scope};
-use crate::model::{FileKind, Fingerprint, TableName};
+use crate::inventory::keys::Keys;
+use crate::inventory::manifests::ManifestRef;
+use crate::inventory::reach::{Reached, Reader, Scope};
+use crate::inventory::referenced;
+use crate::model::{FileKind, Fingerprint, LocationRules, TableName};
+use crate::plan::orphans::OrphanFacts;
 use crate::plan::roots::Place;
 use crate::plan::{KeptFile, cleanup};
 use crate::report::Because;
@@ -31,12 +35,27 @@ pub(super) struct Proof {
     conflicts: HashSet<String>,
     keys: Keys,
     place: Place,
+    counted: Counted,
     /// Manifests that need not be read again, by full path and length.
     known: HashMap<String, u64>,
     retained: Vec<Retained>,
     /// The tables it was made on, with their metadata files: this one and its neighbours.
     tables: Vec<(TableName, Option<Uuid>, String)>,
     made_at: u64,
+}
+
+/// What counts as referenced.
+#[derive(Debug)]
+pub(super) enum Counted {
+    /// Of what an expiry freed: what readers of the snapshots open.
+    Live,
+    /// Of orphans: whatever anything names.
+    Any {
+        /// What else keeps a marked orphan.
+        facts: Box<OrphanFacts>,
+        /// Commits that are not the table's state, not yet or not any more.
+        protecting: Vec<LoadedTable>,
+    },
 }
 
 impl Proof {
@@ -46,6 +65,7 @@ impl Proof {
         work: &Work<'_>,
         current: &LoadedTable,
         place: Place,
+        counted: Counted,
         retained: Vec<Retained>,
         marked: &[Marked],
         made_at: u64,
@@ -61,13 +81,24 @@ impl Proof {
             conflicts: HashSet::new(),
             keys: Keys::of(locations, work.hands.storage.rules()),
             place,
+            counted,
             known,
             retained,
             tables: Vec::new(),
             made_at,
         };
         let mut all = vec![current.clone()];
-        all.extend(neighbours(work, &current.name, &proof.place).await?);
+        match &proof.counted {
+            Counted::Live => all.extend(neighbours(work, &current.name, &proof.place, Borders::Known).await?),
+            Counted::Any { protecting, .. } => {
+                all.extend(protecting.iter().cloned());
+                all.extend(orphan_neighbours(work, &current.name, &proof.place).await?);
+                let rules = work.storage.rules();
+                for hint in referenced::version_hints(&proof.place.roots) {
+                    let _ = rules.fingerprints(&hint, |form| _ = proof.referenced.insert(form));
+                }
+            }
+        }
         for (at, table) in all.iter().enumerate() {
             proof.add(work, table).await?;
             // A former state of the table itself, kept for an open finding, never changes.
@@ -124,14 +155,16 @@ impl Proof {
         refer(&table.metadata_location);
         let reader = Reader::new(table.storage.clone(), 0, Arc::clone(&work.hands.progress));
         let known = &self.known;
-        let read = reader
-            .reach(
-                &table.state.snapshots,
-                Scope::Live,
-                |manifest| known.get(&manifest.location) == Some(&manifest.length),
-                |reached: Reached<'_>| refer(reached.location),
-            )
-            .await?;
+        let skip = |manifest: &ManifestRef| known.get(&manifest.location) == Some(&manifest.length);
+        let read = match self.counted {
+            Counted::Live => {
+                let snapshots = &table.state.snapshots;
+                reader.reach(snapshots, Scope::Live, skip, |reached: Reached<'_>| refer(reached.location)).await?
+            }
+            Counted::Any { .. } => {
+                referenced::each(&reader, table, &BTreeSet::new(), skip, |location, _| refer(location)).await?
+            }
+        };
         for manifest in read.iter().filter(|manifest| manifest.length > 0) {
             self.known.insert(manifest.location.clone(), manifest.length);
         }
@@ -144,10 +177,11 @@ impl Proof {
         marked: Vec<Marked>,
         by_hand: &BTreeSet<String>,
         outside: OutsideLocation,
+        rules: &LocationRules,
     ) -> (Vec<Marked>, Vec<(Marked, Because)>) {
         let (mut doomed, mut spared) = (Vec::new(), Vec::new());
         for marked in marked {
-            match self.spares(&marked, by_hand, outside) {
+            match self.spares(&marked, by_hand, outside, rules) {
                 Some(because) => spared.push((marked, because)),
                 None => doomed.push(marked),
             }
@@ -158,12 +192,24 @@ impl Proof {
         (doomed, spared)
     }
 
-    fn spares(&self, marked: &Marked, by_hand: &BTreeSet<String>, outside: OutsideLocation) -> Option<Because> {
+    fn spares(
+        &self,
+        marked: &Marked,
+        by_hand: &BTreeSet<String>,
+        outside: OutsideLocation,
+        rules: &LocationRules,
+    ) -> Option<Because> {
         if self.referenced.contains(&Fingerprint::of(marked.location.canonical())) {
             return Some(Because::ReferencedAgain);
         }
         if self.conflicts.contains(marked.location.canonical()) {
             return Some(Because::Kept(KeptFile::OtherAuthority));
+        }
+        if let Counted::Any { facts, .. } = &self.counted {
+            if by_hand.contains(marked.location.canonical()) {
+                return Some(Because::Kept(KeptFile::ByHand));
+            }
+            return orphans::spares(marked, facts, rules);
         }
         // A metadata file may lie where the table's location was; it is named by nothing but its own folder.
         let outside = if marked.entry.kind == FileKind::Metadata { OutsideLocation::Keep } else { outside };

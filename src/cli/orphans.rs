@@ -1,0 +1,62 @@
+//! The orphan job's plan as text.
+
+use super::text::{MAX_WIDTH, count, size};
+use super::work::{kind_text, spread};
+use crate::model::Timestamp;
+use crate::plan::KeptObject;
+use crate::report::{OrphansReport, TableReport};
+
+/// Orphans and odd files that are shown by name.
+const SHOWN: usize = 5;
+
+/// What was listed, what goes and what stays.
+pub(super) fn plan(table: &TableReport, plan: &OrphansReport, now: Timestamp, lines: &mut Vec<String>) {
+    let head = format!("plan {} for {} at {}", plan.id, table.table, now.show());
+    let ages = format!("older than {}, metadata files {}", plan.older_than.show(), plan.metadata_older_than.show());
+    if head.chars().count() + ages.chars().count() + 3 <= MAX_WIDTH {
+        lines.push(format!("{head}   {ages}"));
+    } else {
+        lines.extend([head, format!("  {ages}")]);
+    }
+    let lead = format!("listed      {} ({})", count(plan.listed.objects), size(plan.listed.bytes));
+    spread(&lead, plan.roots.iter().cloned(), lines);
+    let orphans = plan.orphans();
+    if orphans.objects > 0 {
+        let lead = format!("orphans     mark {} ({})", count(orphans.objects), size(orphans.bytes));
+        let kinds = plan
+            .kinds
+            .iter()
+            .map(|(kind, of)| format!("{} {}", count(of.objects), kind_text(kind.as_str(), of.objects)));
+        spread(&lead, kinds, lines);
+        spread("", plan.ages.iter().map(|(band, of)| format!("{} {}", count(of.objects), band.as_str())), lines);
+        let mut lead = "            largest";
+        for (bytes, location) in plan.largest.iter().take(SHOWN) {
+            lines.push(format!("  {lead:<28} {:>10}  {location}", size(*bytes)));
+            lead = "";
+        }
+    }
+    let kept = plan.listed.objects - orphans.objects;
+    let lead = format!("            keep {}", count(kept));
+    spread(&lead, kept_texts(plan).into_iter(), lines);
+    for (root, why) in &plan.left_out {
+        lines.push(format!("  {:<28} {root} {why}", "            not looked at"));
+    }
+    for folder in plan.foreign_folders.iter().take(SHOWN) {
+        lines.push(format!("  {:<28} {folder} holds nothing of the table", "            foreign"));
+    }
+    for (file, why) in plan.unknown_metadata.iter().take(SHOWN) {
+        lines.push(format!("  {:<28} {file}: {why}", "            not understood"));
+    }
+    for kept in &plan.kept {
+        lines.push(format!("{}  {}  {}", kept.location, size(kept.size), kept.because.as_str()));
+    }
+}
+
+fn kept_texts(plan: &OrphansReport) -> Vec<String> {
+    let of = |because: &KeptObject| {
+        let word = serde_json::to_value(because).ok()?;
+        let tally = plan.of_kind(word.as_str()?);
+        (tally.objects > 0).then(|| format!("{} {}", count(tally.objects), because.as_str()))
+    };
+    KeptObject::ALL.iter().filter_map(of).collect()
+}

@@ -264,8 +264,7 @@ pub fn check(config: &Config, request: &RunRequest, now: Timestamp) -> Result<()
             return reject(format!("--older-than lies in the future ({})", age.show()));
         }
         let (floor, named) = match request.job {
-            Job::Orphans if config.guard.allow_floor_below_minimum => (Age::ZERO, ""),
-            Job::Orphans => (MINIMUM_ORPHAN_AGE, "[guard] allow_floor_below_minimum"),
+            Job::Orphans => (MINIMUM_ORPHAN_AGE, "what is younger may be a commit on its way"),
             _ => (config.expire.floor, "[expire] floor"),
         };
         if age < floor {

@@ -168,6 +168,7 @@ impl Stage {
         let request = RunRequest {
             job: match step.job {
                 JobWord::Expire => Job::Expire,
+                JobWord::Orphans => Job::Orphans,
                 JobWord::Sweep => Job::Sweep,
                 JobWord::Branch => Job::Branch,
                 other => return Err(format!("the job {other:?} is not built yet")),
@@ -176,6 +177,8 @@ impl Stage {
             older_than_time: None,
             older_than: step.older_than.as_deref().map(age).transpose()?,
             retain_last: step.retain_last,
+            root: step.root.clone(),
+            reasons: false,
             snapshots: snapshots.into_iter().map(SnapshotId).collect(),
             apply: true,
             trigger: match step.trigger {

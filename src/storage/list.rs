@@ -7,8 +7,8 @@
 //! `docs/adr/0005-listing.md` says why S3 and local files are not listed by `object_store`.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -83,7 +83,8 @@ impl Listed {
 
     fn of_text(store: &str, key: &str, facts: ObjectFacts) -> Self {
         let location = format!("{store}/{key}");
-        match path_of_key(key) {
+        let scheme = store.split_once("://").map_or(store, |(scheme, _)| scheme);
+        match path_of_key(scheme, key) {
             Ok(_) => Self::Object { location, facts },
             Err(why) => Self::Unrepresentable { location, facts, why },
         }
@@ -278,7 +279,7 @@ impl Storage {
     }
 
     fn way(&self, root: &Root, at: &Location, paging: Paging, sink: &Sink) -> Result<Way, StorageError> {
-        let is_brought = self.brought.lock().unwrap_or_else(PoisonError::into_inner).contains(at.store());
+        let is_brought = self.is_brought(at.store());
         match at.scheme() {
             "file" if !is_brought => Ok(Way::Files),
             "s3" if !is_brought => Ok(Way::S3(ask::Source::open(self, root, at, paging, Arc::clone(&sink.progress))?)),
@@ -300,7 +301,9 @@ async fn list_other(
 ) -> Result<(), Stopped> {
     let prefix = match at.key().trim_end_matches('/') {
         "" => None,
-        key => Some(path_of_key(key).map_err(|why| error_of(root, StorageErrorKind::Unrepresentable, why))?),
+        key => {
+            Some(path_of_key(at.scheme(), key).map_err(|why| error_of(root, StorageErrorKind::Unrepresentable, why))?)
+        }
     };
     let mut found = store.list(prefix.as_ref()).chunks(BATCH);
     while let Some(chunk) = found.next().await {

@@ -90,7 +90,8 @@ fn write(folder: &Path, name: impl AsRef<OsStr>) {
 async fn a_folder_tells_every_name_in_it_and_hides_none() {
     let folder = tempfile::tempdir().unwrap();
     let top = folder.path().join("t");
-    let plain = ["a", "data/p=a%2Fb/é e\u{301} +#?&", "data/日本/🦀", " x ", "data/..x/y", "_h/.z", "data/a#1b"];
+    let plain =
+        ["a", "data/p=a%2Fb/é e\u{301} +#?&", "data/日本/🦀", " x ", "data/..x/y", "_h/.z", "data/a#1b", "data/a\\b"];
     for name in plain {
         write(&top, name);
     }
@@ -333,6 +334,7 @@ fn odd_keys() -> Vec<String> {
         "t/?q=1",
         "t/ trailing ",
         "t/\u{1}x",
+        "t/back\\slash",
     ];
     odd.map(str::to_owned).to_vec()
 }
@@ -359,7 +361,7 @@ async fn odd_keys_of_s3_are_told_and_do_not_hide_their_neighbours() {
             let found = all(&storage, &root(T), hasty(page_size)).await.unwrap();
             assert_eq!(names(&root(T), &found), expected(&keys), "{manner:?} {page_size}");
             let odd = odd(&root(T), &found);
-            let cannot = ["", "\u{1}x", "../x", "./x", "/a", "a/../b", "a//b", "dir/", "new\nline"];
+            let cannot = ["", "\u{1}x", "../x", "./x", "/a", "a/../b", "a//b", "back\\slash", "dir/", "new\nline"];
             assert_eq!(odd.keys().collect::<Vec<_>>(), cannot, "{manner:?} {page_size}");
             let facts = found.iter().find(|listed| listed.location().ends_with("/a b")).unwrap().facts();
             assert_eq!((facts.size, facts.etag.as_deref()), (5, Some("\"1\"")));

@@ -30,7 +30,7 @@ use signed::Bucket;
 
 pub use delete::Deleted;
 pub use lent::{Grant, Keys, Lender, Lent};
-pub use list::{ListProgress, Listed, Listing, Paging};
+pub use list::{Folder, ListProgress, Listed, Listing, Paging};
 pub use probe::{ProbeError, Versioning};
 
 /// How long a store may take to tell its time.

@@ -260,6 +260,11 @@ impl Root {
         self.0.split_once("://").is_some_and(|(_, rest)| rest.find('/') == Some(rest.len() - 1))
     }
 
+    /// The folder of this name in it; a name has no `/`, and is not empty, `.` or `..`.
+    pub fn folder(&self, name: &str) -> Self {
+        Self(format!("{}{name}/", self.0))
+    }
+
     /// The folder above; none above a whole store.
     pub fn parent(&self) -> Option<Self> {
         if self.is_whole_store() {
@@ -428,6 +433,7 @@ mod tests {
         let bucket = LocationRules::default().root("s3://wh").unwrap();
         assert!(bucket.is_whole_store() && bucket.covers(&root) && !root.covers(&bucket) && !root.is_whole_store());
         assert_eq!(root.parent().unwrap().as_str(), "s3://wh/db/");
+        assert_eq!(root.parent().unwrap().folder("t"), root);
         assert_eq!(bucket.parent(), None);
         assert!(LocationRules::default().root("file:///").unwrap().is_whole_store());
     }

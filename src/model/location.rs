@@ -261,6 +261,7 @@ impl Root {
     }
 
     /// The folder of this name in it; a name has no `/`, and is not empty, `.` or `..`.
+    #[must_use]
     pub fn folder(&self, name: &str) -> Self {
         Self(format!("{}{name}/", self.0))
     }

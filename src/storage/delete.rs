@@ -165,8 +165,8 @@ impl Storage {
         let deadline = Deadline::after(within);
         let mut outcomes: Vec<Option<Settled>> = locations.iter().map(|_| None).collect();
         let mut batches: JoinSet<Told> = JoinSet::new();
-        for ((store, _), group) in self.groups(&locations, &mut outcomes) {
-            let paces = self.paces_of(store);
+        for ((of, _), group) in self.groups(&locations, &mut outcomes) {
+            let paces = self.paces_of(of);
             let mut keys = group.keys.into_iter().peekable();
             while keys.peek().is_some() {
                 let told = Told::new(keys.by_ref().take(BATCH).collect());
@@ -182,8 +182,9 @@ impl Storage {
                     }
                     Err(error) => {
                         let failure = Failure { kind: error.kind, reason: error.reason.clone() };
-                        let places = told.keys.into_iter().flat_map(|key| key.places);
-                        places.for_each(|place| outcomes[place] = Some(Err(failure.clone())));
+                        for place in told.keys.into_iter().flat_map(|key| key.places) {
+                            outcomes[place] = Some(Err(failure.clone()));
+                        }
                     }
                 }
             }

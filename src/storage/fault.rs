@@ -78,9 +78,8 @@ impl Fault {
                 Some(429 | 503) => Sense::SlowDown,
                 Some(401 | 403) => Sense::Denied,
                 Some(405 | 501) => Sense::Unknown,
-                Some(408 | 409 | 500..) => Sense::Later,
-                // An answer that says success, with an error in it that we do not know.
-                Some(200..300) => Sense::Later,
+                // Below 300 an answer that says success, with an error in it that we do not know.
+                Some(200..300 | 408 | 409 | 500..) => Sense::Later,
                 _ => Sense::Final,
             },
         }

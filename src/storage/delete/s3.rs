@@ -196,7 +196,7 @@ impl Deleter {
             attempts.begin();
             let failed = match read_many(self.bucket.delete_many(body).await) {
                 Ok(answer) => {
-                    let mut unsettled = take_in(told, &open, answer);
+                    let mut unsettled = take_in(told, &open, &answer);
                     turn.ended(if unsettled.is_slow_down { Verdict::SlowDown } else { Verdict::Done });
                     unnamed.append(&mut unsettled.unnamed);
                     open = again(told, &mut attempts, unsettled).await;
@@ -268,7 +268,7 @@ impl Deleter {
 }
 
 /// Settles what an answer says for sure: its word for a key, byte for byte, and an error before a success.
-fn take_in(told: &mut Told, open: &[usize], answer: Answer) -> Unsettled {
+fn take_in(told: &mut Told, open: &[usize], answer: &Answer) -> Unsettled {
     let asked: HashSet<&str> = open.iter().map(|at| told.key(*at)).collect();
     let strangers: Vec<&String> =
         answer.deleted.iter().chain(answer.failed.keys()).filter(|key| !asked.contains(key.as_str())).collect();
@@ -308,7 +308,9 @@ async fn again(told: &mut Told, attempts: &mut Attempts<'_>, unsettled: Unsettle
         if attempts.has_new_keys(reason).await {
             open.extend(denied.into_iter().map(|(at, _)| at));
         } else {
-            denied.into_iter().for_each(|(at, reason)| told.settle(at, Err(Failure::denied(&reason))));
+            for (at, reason) in denied {
+                told.settle(at, Err(Failure::denied(&reason)));
+            }
         }
     }
     if let Some((_, reason)) = later.first() {

@@ -77,7 +77,9 @@ impl Level<'_> {
         let top = PathBuf::from(format!("/{}", self.at.key()));
         let read = tokio::task::spawn_blocking(move || files::level(&root, &store, &top)).await;
         let (folders, objects) = read.map_err(|error| self.error(&format!("reading broke off ({error})")))??;
-        folders.iter().for_each(|name| self.add_folder(name));
+        for name in &folders {
+            self.add_folder(name);
+        }
         self.objects.extend(objects);
         Ok(())
     }

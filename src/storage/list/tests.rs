@@ -656,7 +656,7 @@ async fn folder_by_folder_a_bucket_has_every_key_but_those_in_folders_that_are_t
         assert_eq!(objects, expected.into_iter().collect::<Vec<_>>(), "{manner:?}");
 
         let mut names = names(&at, &by_folders(&storage, &at).await.unwrap());
-        names.retain(|name| !name.ends_with("/") || name == "dir/");
+        names.retain(|name| !name.ends_with('/') || name == "dir/");
         let hidden = |name: &&str| !["/a", "./x", "../x", "a/../b", "a//b"].contains(name);
         let mut wanted: Vec<&str> = keys.iter().filter_map(|key| key.strip_prefix("t/")).filter(hidden).collect();
         wanted.sort_unstable();

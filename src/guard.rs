@@ -20,6 +20,9 @@ use crate::state::{Bound, Hold};
 /// Clocks that differ by more than this refuse every destructive run (safety rule 3).
 pub const MAX_CLOCK_SKEW: Age = Age(60_000);
 
+/// The rule of [`Refusal::LostTables`], by its word.
+pub const LOST_TABLES: &str = "lost_tables";
+
 /// What the guard looks at beside the plan.
 #[derive(Debug)]
 pub struct Facts<'a> {
@@ -178,6 +181,14 @@ pub enum Refusal {
     /// Safety rule 7.
     #[error("of all that is listed nothing is referred to, so the table's folders cannot be right")]
     NothingReferenced,
+    /// Safety rule 6.
+    #[error("{table} cannot be read, and may have files in this table's folders (finding {finding})")]
+    UnknownReader {
+        /// Which.
+        table: String,
+        /// What to acknowledge to go on without it.
+        finding: String,
+    },
     /// Safety rule 8.
     #[error(
         "{percent} % of {listed} listed objects, or of their bytes, would be deleted, the limit is {limit} % (guard max_ratio)"

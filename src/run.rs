@@ -344,16 +344,21 @@ async fn orphans_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) 
         ));
     }
     let lost = lost_tables(lake, &world).await?;
+    let lost_by = lost.iter().filter(|(_, (gone, had))| guard::lost_too_many(*gone, *had));
+    let mut too_many: BTreeMap<String, (usize, usize)> = lost_by.map(|(catalog, n)| (catalog.clone(), *n)).collect();
+    if let Some(confirmed) = request.confirm {
+        // Somebody who goes on with a plan that was refused for it knows of the loss.
+        let plan = state.plan(confirmed).await.map_err(Error::from)?;
+        let plan = plan.filter(|plan| stored::was_refused_by(plan, guard::LOST_TABLES));
+        too_many.retain(|catalog, _| plan.as_ref().is_none_or(|plan| plan.table.catalog != *catalog));
+    }
     let asked = orphans::Asked {
         request,
         memory: config.limits.memory / TABLES_IN_FLIGHT.min(tables.len().max(1)) as u64,
         within,
+        borders,
         shared: sweep::shared_folders(config, rules, &world),
-        lost: lost
-            .iter()
-            .filter(|(_, (gone, had))| guard::lost_too_many(*gone, *had))
-            .map(|(c, n)| (c.clone(), *n))
-            .collect(),
+        lost: too_many,
     };
     let (run, now, seen) = (&report.run, report.now, &*world);
     let done: Vec<TableReport> = stream::iter(tables)
@@ -363,12 +368,9 @@ async fn orphans_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) 
         .await;
     report.tables.extend(done);
     if request.apply {
-        for catalog in lost.keys() {
-            // Somebody who confirms a plan in spite of the loss has seen it.
-            if !asked.lost.contains_key(catalog) || request.confirm.is_some() {
-                let names = world.tables.iter().map(|table| &table.name).filter(|name| name.catalog == *catalog);
-                state.note_orphan_run(catalog, &names.cloned().collect()).await.map_err(Error::from)?;
-            }
+        for catalog in lost.keys().filter(|catalog| !asked.lost.contains_key(*catalog)) {
+            let names = world.tables.iter().map(|table| &table.name).filter(|name| name.catalog == *catalog);
+            state.note_orphan_run(catalog, &names.cloned().collect()).await.map_err(Error::from)?;
         }
     }
     Ok(())

@@ -23,6 +23,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::failpoint;
 use crate::guard::{MAX_CLOCK_SKEW, Refusal};
+use crate::inventory::borders;
 use crate::inventory::loose::Loose;
 use crate::inventory::manifests::Unreadable;
 use crate::inventory::world::World;
@@ -457,6 +458,37 @@ pub async fn orphan_neighbours(work: &Work<'_>, name: &TableName, place: &Place)
         });
     }
     Ok(all)
+}
+
+/// A table that may have files in any folder, since it cannot be read and never was, unless somebody said that they know;
+/// its finding says so.
+pub async fn unknown_reader(
+    work: &Work<'_>,
+    name: &TableName,
+    borders: &borders::Survey,
+) -> Result<Option<Refusal>, Error> {
+    let state = &work.hands.state;
+    for table in borders.unknown.iter().filter(|table| *table != name) {
+        let reason = borders.unread.get(table).cloned().unwrap_or_default();
+        let seen = Observation {
+            kind: FindingKind::UnreadableTable,
+            table: table.clone(),
+            uuid: None,
+            ref_name: None,
+            severity: Severity::Critical,
+            numbers: json!({}),
+            message: format!(
+                "{table} cannot be read, and so it is not known whether it has files of other tables: {reason}"
+            ),
+            advice: "mend or drop it; acknowledged, orphans of other tables are deleted in spite of it".to_owned(),
+        };
+        let id = state.raise(&seen, work.now).await?;
+        let open = state.open_findings().await?;
+        if !open.iter().any(|finding| finding.id == id && finding.is_acknowledged(work.now)) {
+            return Ok(Some(Refusal::UnknownReader { table: table.full(), finding: id }));
+        }
+    }
+    Ok(None)
 }
 
 /// Folders of warehouses and namespaces, which are no table's alone.

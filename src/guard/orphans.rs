@@ -29,7 +29,8 @@ pub struct OrphanGuardFacts<'a> {
     pub unlisted: &'a [String],
     /// Files that a snapshot needs and that are not there, unless their finding is acknowledged.
     pub missing: &'a [String],
-    /// How many tables the catalog lost since its last orphan run, and had.
+    /// How many tables the catalog lost since its last orphan run, and had, unless somebody goes on with a plan that was
+    /// refused for it.
     pub lost_tables: Option<(usize, usize)>,
 }
 
@@ -86,13 +87,13 @@ fn refusal(plan: &OrphansPlan, facts: &OrphanGuardFacts<'_>) -> Option<Refusal> 
     if let Some(what) = unsound(plan) {
         return Some(Refusal::Unsound { what });
     }
+    if let Some((lost, had)) = facts.lost_tables {
+        return Some(Refusal::LostTables { lost, had });
+    }
     // Where nothing would go, no size is too large.
     let orphans = plan.counts.orphans;
     if orphans.objects == 0 || facts.confirmed.iter().any(|bound| covers(bound, &plan.bound())) {
         return None;
-    }
-    if let Some((lost, had)) = facts.lost_tables {
-        return Some(Refusal::LostTables { lost, had });
     }
     let own = plan.counts.own();
     let share = share(orphans, own);

@@ -103,8 +103,7 @@ fn what_makes_the_facts_doubtful_cannot_be_confirmed() {
         (OrphanGuardFacts { conflicts: &keys, ..base() }, "key_conflict"),
         (OrphanGuardFacts { unlisted: &files, ..base() }, "listing_lies"),
         (OrphanGuardFacts { missing: &files, ..base() }, "missing_file"),
-        (OrphanGuardFacts { lost_tables: Some((5, 40)), ..base() }, "approved"),
-        (OrphanGuardFacts { lost_tables: Some((5, 40)), confirmed: &[], ..base() }, "lost_tables"),
+        (OrphanGuardFacts { lost_tables: Some((5, 40)), ..base() }, "lost_tables"),
     ] {
         assert_eq!(rule(plan(1, 9, 10), &facts), expected);
     }

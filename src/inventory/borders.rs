@@ -16,7 +16,7 @@ use super::reach::{Progress, Reader, Scope};
 use super::world::World;
 use crate::catalog::{Catalog, LoadedTable};
 use crate::model::roots::roots_of;
-use crate::model::{LocationRules, Root, TableName};
+use crate::model::{FileKind, LocationRules, Root, TableName};
 use crate::state::{Borders, ListFile, ListWriter, Plans, PlansError, Retained, State, StateError};
 use crate::storage::Storage;
 
@@ -33,6 +33,9 @@ pub struct Survey {
     pub tables: Vec<Borders>,
     /// Tables that cannot be read now, with the reason.
     pub unread: BTreeMap<TableName, String>,
+    /// Those of them that may have files anywhere: they were never read whole, and what could be read of them has no
+    /// file in a folder of their own, or they are copies that do not own their files (`gc.enabled` is off).
+    pub unknown: BTreeSet<TableName>,
 }
 
 impl Survey {
@@ -74,9 +77,12 @@ pub async fn survey(
             .collect()
             .await;
         for seen in seen {
-            let Seen { borders, unread } = seen?;
-            if let (Some(reason), table) = (unread, borders.table.clone()) {
-                survey.unread.insert(table, reason);
+            let Seen { borders, unread, is_unknown } = seen?;
+            if let Some(reason) = unread {
+                survey.unread.insert(borders.table.clone(), reason);
+            }
+            if is_unknown {
+                survey.unknown.insert(borders.table.clone());
             }
             if !borders.outside.is_empty() {
                 survey.tables.push(borders);
@@ -100,6 +106,7 @@ pub async fn known(state: &State, catalog: &str, rules: &LocationRules) -> Resul
 struct Seen {
     borders: Borders,
     unread: Option<String>,
+    is_unknown: bool,
 }
 
 async fn one(
@@ -117,7 +124,7 @@ async fn one(
         && known.metadata_location.as_deref() == now
         && !world.unloadable.contains_key(name)
     {
-        return Ok(Seen { borders: known.clone(), unread: None });
+        return Ok(Seen { borders: known.clone(), unread: None, is_unknown: false });
     }
     let mut borders = known.unwrap_or_else(|| Borders {
         table: name.clone(),
@@ -128,14 +135,18 @@ async fn one(
     borders.metadata_location = None;
     let table = match catalog.load(name).boxed().await {
         Ok(table) => table,
-        Err(error) => return Ok(Seen { borders, unread: Some(error.to_string()) }),
+        // It counts with its last known folders (safety rule 6).
+        Err(error) => return Ok(Seen { borders, unread: Some(error.to_string()), is_unknown: false }),
     };
     let made = Made { table: name.full(), roots: roots(&table, storage.rules()), locations: storage.rules().clone() };
     let read = retained(plans, &borders.manifests, &made).await;
     let reader = Reader::new(storage.clone(), 0, Arc::clone(progress)).through(&table.storage);
     let mut folders = Folders::of(&borders.outside);
-    let done = beyond(&reader, &table, (&made.roots, &read), &mut folders, storage.rules()).boxed().await;
+    let mut own = 0;
+    let done = beyond(&reader, &table, (&made.roots, &read), (&mut folders, &mut own), storage.rules()).boxed().await;
     borders.outside = folders.roots(storage.rules());
+    let was_read = !borders.manifests.location.is_empty();
+    let is_unknown = done.is_err() && !was_read && (own == 0 || !table.state.gc_enabled());
     let unread = match done {
         Ok(manifests) => {
             borders.metadata_location = Some(table.metadata_location.clone());
@@ -145,7 +156,7 @@ async fn one(
         Err(error) => Some(error.to_string()),
     };
     state.put_borders(&borders).boxed().await?;
-    Ok(Seen { borders, unread })
+    Ok(Seen { borders, unread, is_unknown })
 }
 
 /// What the list of manifests that were read starts with: on what it was made.
@@ -190,12 +201,13 @@ async fn beyond(
     reader: &Reader,
     table: &LoadedTable,
     (roots, read): (&BTreeSet<Root>, &HashSet<Retained>),
-    folders: &mut Folders,
+    (folders, own): (&mut Folders, &mut u64),
     rules: &LocationRules,
 ) -> Result<Vec<Arc<ManifestRef>>, Unreadable> {
-    let mut visit = |location: &str| {
+    let mut visit = |location: &str, kind: FileKind| {
         let Ok(canonical) = rules.canonical(location) else { return };
         if roots.iter().any(|root| canonical.starts_with(root.as_str())) {
+            *own += u64::from(matches!(kind, FileKind::Data | FileKind::Delete));
             return;
         }
         if let Some((folder, _)) = canonical.rsplit_once('/') {
@@ -203,10 +215,12 @@ async fn beyond(
         }
     };
     for file in table.state.statistics.iter().chain(&table.state.partition_statistics) {
-        visit(&file.location);
+        visit(&file.location, FileKind::Statistics);
     }
     let is_known = |manifest: &ManifestRef| manifest.length > 0 && read.contains(&manifest.retained());
-    reader.reach(&table.state.snapshots, Scope::AnyStatus, is_known, |reached| visit(reached.location)).await
+    reader
+        .reach(&table.state.snapshots, Scope::AnyStatus, is_known, |reached| visit(reached.location, reached.kind))
+        .await
 }
 
 /// Folders by their text without the last `/`; coarser ones where there are many.

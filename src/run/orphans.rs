@@ -15,6 +15,7 @@ use crate::config::Mode;
 use crate::error::Error;
 use crate::failpoint;
 use crate::guard::{self, ApprovedOrphans, OrphanGuardFacts};
+use crate::inventory::borders;
 use crate::inventory::found::{self, Found};
 use crate::inventory::loose::{self, Loose};
 use crate::inventory::reach::Reader;
@@ -45,6 +46,8 @@ pub(super) struct Asked<'a> {
     pub(super) memory: u64,
     /// Only what lies here.
     pub(super) within: Option<Root>,
+    /// Where all tables refer to.
+    pub(super) borders: Arc<borders::Survey>,
     /// Folders of warehouses and namespaces.
     pub(super) shared: BTreeMap<Root, NotExclusive>,
     /// Catalogs that lost too many tables: how many, of how many.
@@ -110,6 +113,11 @@ async fn under_lease(
         }
     }
     let Some(place) = place_or_skip(work.hands, &before, world, work.now, report).await? else { return Ok(()) };
+    if let Some(unknown) = sweep::unknown_reader(work, name, &*asked.borders).boxed().await? {
+        report.ended(Outcome::Refused, unknown.to_string());
+        report.advice = Some("icewarden findings; icewarden findings ack FINDING --until DATE".to_owned());
+        return Ok(());
+    }
     let rules = work.hands.storage.rules();
     let location = rules.root(&before.state.location)?;
     let alone = roots::exclusive(&place, &location, &asked.shared);
@@ -211,7 +219,9 @@ impl<'a> Seen<'a> {
         {
             self.stores.push(store.to_owned());
         }
-        let must = must && self.roots.iter().any(|root| canonical.starts_with(root.as_str()));
+        // A name that readers understand in several ways need not be listed as it is.
+        let is_plain = !canonical.contains(['?', '#']) && canonical.matches("//").count() == 1;
+        let must = must && is_plain && self.roots.iter().any(|root| canonical.starts_with(root.as_str()));
         let exact = Fingerprint::of(&canonical);
         let mut failed = None;
         let (references, rules) = (&mut self.references, self.rules);

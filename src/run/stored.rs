@@ -91,10 +91,16 @@ pub(super) async fn save(
         job: job.as_str().to_owned(),
         created_at: work.now,
         refused_by: refusal.map(ToString::to_string),
-        header: json!({ "plan": plan, "bound": shown.bound }).to_string(),
+        header: json!({ "plan": plan, "bound": shown.bound, "refusal": refusal }).to_string(),
         location: Some(shown.location),
     };
     Ok(work.hands.state.save_plan(&record).await?)
+}
+
+/// Whether this rule refused the plan.
+pub(super) fn was_refused_by(plan: &PlanRecord, rule: &str) -> bool {
+    let header: Option<serde_json::Value> = serde_json::from_str(&plan.header).ok();
+    header.is_some_and(|header| header["refusal"]["rule"] == rule)
 }
 
 /// Tells that the guard refused a plan, and how to go on if that can be confirmed.

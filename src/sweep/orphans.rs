@@ -64,6 +64,10 @@ impl Look {
             report.ended(Outcome::Refused, refusal.to_string());
             return Ok(None);
         }
+        if let Some(unknown) = super::unknown_reader(work, &table.name, &*work.borders().await?).await? {
+            report.ended(Outcome::Refused, unknown.to_string());
+            return Ok(None);
+        }
         let loose = loose::read(&table.storage, &self.found.metadata_files, table, work.now).await?;
         let exclusive = super::exclusive(&work.hands.config, &table.name);
         if let Some((shared, _)) = super::shared_by(&loose, &exclusive, &*work.world().await?) {
@@ -78,11 +82,7 @@ impl Look {
         // Safety rule 7: a listing that lacks the table's own metadata is no listing of the table.
         let rules = work.hands.storage.rules();
         let current = rules.parse(&table.metadata_location)?;
-        let is_listed = |file: &str| file == current.canonical();
-        if Root::any_contains(&self.found.roots, &current)
-            && !self.found.metadata_files.iter().any(|(file, _)| is_listed(file))
-            && self.found.metadata_files.is_empty()
-        {
+        if Root::any_contains(&self.found.roots, &current) && self.found.metadata_files.is_empty() {
             report.ended(Outcome::Refused, crate::guard::Refusal::NothingReferenced.to_string());
             return Ok(None);
         }

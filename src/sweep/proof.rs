@@ -17,12 +17,14 @@ use crate::inventory::keys::Keys;
 use crate::inventory::manifests::ManifestRef;
 use crate::inventory::reach::{Reached, Reader, Scope};
 use crate::inventory::referenced;
+use crate::model::file::checksummed;
 use crate::model::{FileKind, Fingerprint, LocationRules, TableName};
+use crate::plan::KeptObject;
 use crate::plan::orphans::OrphanFacts;
 use crate::plan::roots::Place;
 use crate::plan::{KeptFile, cleanup};
 use crate::report::Because;
-use crate::state::Retained;
+use crate::state::{Entry, Retained};
 
 /// How long a proof holds, in boot time. After that the pointer is read again.
 const VALID_MS: u64 = 60_000;
@@ -36,6 +38,8 @@ pub(super) struct Proof {
     keys: Keys,
     place: Place,
     counted: Counted,
+    /// Marked files whose checksum file may be marked too.
+    checksummed: HashSet<String>,
     /// Manifests that need not be read again, by full path and length.
     known: HashMap<String, u64>,
     retained: Vec<Retained>,
@@ -76,12 +80,18 @@ impl Proof {
             .map(|manifest| (manifest.location.clone(), manifest.length))
             .collect();
         let locations = marked.iter().map(|marked| marked.entry.location.as_str());
+        let of = |marked: &Marked| checksummed(marked.location.canonical());
+        let wanted: HashSet<String> = marked.iter().filter_map(of).collect();
+        let is_wanted = |marked: &&Marked| wanted.contains(marked.location.canonical());
+        let checksummed =
+            marked.iter().filter(is_wanted).map(|marked| marked.location.canonical().to_owned()).collect();
         let mut proof = Self {
             referenced: HashSet::new(),
             conflicts: HashSet::new(),
             keys: Keys::of(locations, work.hands.storage.rules()),
             place,
             counted,
+            checksummed,
             known,
             retained,
             tables: Vec::new(),
@@ -192,6 +202,13 @@ impl Proof {
         (doomed, spared)
     }
 
+    /// The marked file that this marked file has the checksum of.
+    fn checksummed(&self, marked: &Marked, rules: &LocationRules) -> Option<Marked> {
+        let of = checksummed(marked.location.canonical())?;
+        let location = rules.parse(&of).ok().filter(|_| self.checksummed.contains(&of))?;
+        Some(Marked { entry: Entry { location: of, ..marked.entry.clone() }, location })
+    }
+
     fn spares(
         &self,
         marked: &Marked,
@@ -209,7 +226,14 @@ impl Proof {
             if by_hand.contains(marked.location.canonical()) {
                 return Some(Because::Kept(KeptFile::ByHand));
             }
-            return orphans::spares(marked, facts, rules);
+            let spared = orphans::spares(marked, facts, rules);
+            if spared == Some(Because::NoOrphan(KeptObject::Hidden))
+                && let Some(of) = self.checksummed(marked, rules)
+            {
+                // A checksum goes with its file, and stays with it.
+                return self.spares(&of, by_hand, outside, rules);
+            }
+            return spared;
         }
         // A metadata file may lie where the table's location was; it is named by nothing but its own folder.
         let outside = if marked.entry.kind == FileKind::Metadata { OutsideLocation::Keep } else { outside };

@@ -90,7 +90,10 @@ async fn names(
     let reader = Reader::new(work.storage.clone(), 0, Arc::clone(&work.hands.progress));
     let visit = |location: &str, must: bool| {
         let Some(parsed) = rules.parse(location).ok().filter(|_| must) else { return };
-        if unseen.contains(&Fingerprint::of(parsed.canonical())) && parsed.object_path().is_ok() {
+        if unseen.contains(&Fingerprint::of(parsed.canonical()))
+            && parsed.object_path().is_ok()
+            && !parsed.is_ambiguous()
+        {
             names.insert(parsed.canonical().to_owned(), location.to_owned());
         }
     };

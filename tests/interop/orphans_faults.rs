@@ -132,6 +132,9 @@ fn requests_below_the_floor_in_the_future_or_for_no_tables_folder_change_nothing
         ("--confirm 0000-0000", "0000-0000"),
     ] {
         for act in ["run orphans --apply", "run orphans", "plan orphans"] {
+            if act.starts_with("plan") && arguments.starts_with("--confirm") {
+                continue;
+            }
             let answer = Answer::of(&mut icewarden(&config, &format!("{act} {arguments}"))).exits(2);
             answer.says(says);
         }
@@ -198,7 +201,7 @@ fn a_key_that_may_not_delete_leaves_the_marks_and_the_next_sweep_takes_them() {
     let planted = plant_on_s3(&lake);
     let objects = lake.objects();
     let denied = lake.server.with_fault("delete-403");
-    let config = with_all_old(&plans_on_disk(&lake, &denied.endpoint), "");
+    let config = with_all_old(&plans_on_disk(&lake, &denied.endpoint), "0s");
     let answer = Answer::of(&mut icewarden(&config, CUSTOMERS)).exits(4);
     let table = answer.table("sales.customers");
     assert_eq!((count(&table, "marked_objects"), count(&table, "deleted_objects")), (3, 0), "{answer}");
@@ -206,7 +209,7 @@ fn a_key_that_may_not_delete_leaves_the_marks_and_the_next_sweep_takes_them() {
     let answer = answer.says("AccessDenied");
     assert_eq!(lake.objects(), objects, "{answer}");
 
-    let config = with_all_old(&plans_on_disk(&lake, &lake.server.endpoint), "");
+    let config = with_all_old(&plans_on_disk(&lake, &lake.server.endpoint), "0s");
     let answer = Answer::of(&mut icewarden(&config, SWEEP)).exits(0);
     assert_eq!(count(&answer.table("sales.customers"), "deleted_objects"), 3, "{answer}");
     assert_only_these_are_gone(&lake, &objects.into_keys().collect(), &planted);
@@ -246,7 +249,7 @@ fn a_listing_that_fails_hangs_or_breaks_off_deletes_nothing_and_says_where() {
         ("list-short", "refused", "wh/sales/customers"),
     ] {
         let server = lake.server.with_fault(fault);
-        let config = with_all_old(&plans_on_disk(&lake, &server.endpoint), "");
+        let config = with_all_old(&plans_on_disk(&lake, &server.endpoint), "0s");
         let began = Instant::now();
         let answer = Answer::of(&mut icewarden(&config, CUSTOMERS));
         let table = answer.table("sales.customers");
@@ -257,7 +260,7 @@ fn a_listing_that_fails_hangs_or_breaks_off_deletes_nothing_and_says_where() {
         assert_eq!(lake.objects(), objects, "{fault}\n{answer}");
         assert!(began.elapsed() < Duration::from_mins(2), "{fault}: took {:?}\n{answer}", began.elapsed());
     }
-    let config = with_all_old(&plans_on_disk(&lake, &lake.server.endpoint), "");
+    let config = with_all_old(&plans_on_disk(&lake, &lake.server.endpoint), "0s");
     let answer = Answer::of(&mut icewarden(&config, CUSTOMERS)).exits(0);
     assert_eq!(count(&answer.table("sales.customers"), "deleted_objects"), 3, "{answer}");
     assert_only_these_are_gone(&lake, &objects.into_keys().collect(), &planted);
@@ -268,8 +271,8 @@ fn a_listing_that_fails_at_the_second_proof_deletes_nothing_and_the_marks_wait()
     let lake = S3Lake::new("orphans-second-proof");
     let planted = plant_on_s3(&lake);
     let objects = lake.objects();
-    let config = config_of_s3(&lake, "");
-    Paused::at("after-mark", icewarden(&config, CUSTOMERS)).kill();
+    let config = config_of_s3(&lake, "1s");
+    Answer::of(&mut icewarden(&config, CUSTOMERS)).exits(0);
     let marks = Answer::of(&mut icewarden(&config, "marks list --json")).exits(0);
     let list: Value = serde_json::from_str(&marks.stdout).unwrap();
     assert_eq!((&list["job"], &list["objects"]), (&"orphans".into(), &3.into()), "{marks}");
@@ -284,7 +287,11 @@ fn a_listing_that_fails_at_the_second_proof_deletes_nothing_and_the_marks_wait()
     lake.server.delete(std::slice::from_ref(&key));
     let mut without = objects.clone();
     without.remove(&key);
-    let answer = Answer::of(&mut icewarden(&config, CUSTOMERS)).exits(1);
+    let marked_at = std::time::Instant::now();
+    while Answer::of(&mut icewarden(&config, SWEEP)).json()["tables"] == serde_json::json!([]) {
+        assert!(marked_at.elapsed() < Duration::from_secs(30), "the marks are due after a second");
+    }
+    let answer = Answer::of(&mut icewarden(&config, SWEEP)).exits(1);
     assert_eq!(answer.table("sales.customers")["outcome"], "failed", "{answer}");
     answer.says(list);
     assert_eq!(lake.objects(), without);

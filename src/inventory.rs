@@ -6,6 +6,7 @@
 pub mod avro;
 pub mod borders;
 pub mod created;
+pub mod dropped;
 pub mod found;
 pub mod keys;
 pub mod loose;

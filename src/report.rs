@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 mod orphans;
 
-pub use orphans::{KeptReport, OrphansReport};
+pub use orphans::{DroppedReport, KeptReport, OrphansReport};
 
 use crate::model::{Age, PlanId, Ref, RefName, RunId, SnapshotId, TableName, Timestamp};
 use crate::plan::change::RefChange;
@@ -87,6 +87,8 @@ pub struct RunReport {
     pub unlisted: Vec<String>,
     /// What concerns no single table.
     pub notes: Vec<String>,
+    /// Folders with Iceberg metadata that no catalogued table owns.
+    pub dropped: Vec<DroppedReport>,
 }
 
 impl RunReport {
@@ -408,6 +410,7 @@ mod tests {
             tables: outcomes.iter().enumerate().map(table).collect(),
             unlisted: vec!["cannot list".to_owned(); unlisted],
             notes: Vec::new(),
+            dropped: Vec::new(),
         }
     }
 

@@ -234,7 +234,7 @@ async fn begin(
     let run = RunId(Uuid::now_v7().to_string());
     lake.hands.state.start_run(&run, job.as_str(), actor, now, &serde_json::to_string(request)?).await?;
     let unlisted = lake.catalogs.iter().filter_map(Catalog::broken).collect();
-    Ok(RunReport { run, job, applied, now, tables: Vec::new(), unlisted, notes: Vec::new() })
+    Ok(RunReport { run, job, applied, now, tables: Vec::new(), unlisted, notes: Vec::new(), dropped: Vec::new() })
 }
 
 /// Writes down how it ended.

@@ -1,13 +1,16 @@
 //! The orphan job's plan as text.
 
-use super::text::{MAX_WIDTH, count, size};
+use super::text::{MAX_WIDTH, count, counted, size};
 use super::work::{kind_text, spread};
 use crate::model::Timestamp;
 use crate::plan::KeptObject;
-use crate::report::{OrphansReport, TableReport};
+use crate::report::{DroppedReport, OrphansReport, RunReport, TableReport};
 
 /// Orphans and odd files that are shown by name.
 const SHOWN: usize = 5;
+
+/// Folders of dropped tables that are shown.
+const DROPPED: usize = 20;
 
 /// What was listed, what goes and what stays.
 pub(super) fn plan(table: &TableReport, plan: &OrphansReport, now: Timestamp, lines: &mut Vec<String>) {
@@ -49,6 +52,27 @@ pub(super) fn plan(table: &TableReport, plan: &OrphansReport, now: Timestamp, li
     }
     for kept in &plan.kept {
         lines.push(format!("{}  {}  {}", kept.location, size(kept.size), kept.because.as_str()));
+    }
+}
+
+/// Folders of dropped tables, the largest first.
+pub(super) fn dropped(report: &RunReport, lines: &mut Vec<String>) {
+    let mut all: Vec<&DroppedReport> = report.dropped.iter().collect();
+    if all.is_empty() {
+        return;
+    }
+    all.sort_by_key(|of| std::cmp::Reverse(of.held.bytes));
+    let bytes = all.iter().map(|of| of.held.bytes).sum();
+    let folders = counted(all.len() as u64, "folder");
+    lines
+        .push(format!("{folders} with Iceberg metadata that no catalogued table owns, {}; they are kept", size(bytes)));
+    for of in all.iter().take(DROPPED) {
+        let age = of.last_write.map_or_else(|| "–".to_owned(), |at| format!("{} ago", report.now.since(at).show()));
+        let (held, files) = (size(of.held.bytes), counted(of.held.objects, "file"));
+        lines.push(format!("  {}  {held} in {files}, last write {age}", of.folder));
+    }
+    if all.len() > DROPPED {
+        lines.push(format!("  and {} more", count((all.len() - DROPPED) as u64)));
     }
 }
 

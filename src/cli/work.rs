@@ -56,6 +56,7 @@ pub(crate) fn lines(report: &RunReport, request: &RunRequest) -> Vec<String> {
     if report.job == Job::Sweep && report.tables.is_empty() {
         lines.push("no marks are due".to_owned());
     }
+    super::orphans::dropped(report, &mut lines);
     lines.extend(report.unlisted.iter().map(|error| format!("failed   {error}; its tables were left as they are")));
     lines.extend(report.notes.iter().cloned());
     let acts = report.tables.iter().any(|table| {

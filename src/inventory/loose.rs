@@ -87,7 +87,7 @@ fn ours(
             return Err(Unreadable { location: location.to_owned(), reason });
         }
         Err(error) => {
-            loose.unknown.push((location.to_owned(), error.to_string()));
+            loose.unknown.push((location.to_owned(), without(&error.to_string(), location)));
             return Ok(());
         }
     };
@@ -140,10 +140,15 @@ async fn one(storage: &Storage, location: &str) -> Result<Option<Told>, Unreadab
         }
         Err(error) => match uuid_of(storage, location).await {
             Some(uuid) => Told::Of(uuid, Err(error)),
-            None => Told::Unknown(error.to_string()),
+            None => Told::Unknown(without(&error.to_string(), location)),
         },
     };
     Ok(Some(told))
+}
+
+/// The error's text without the name that stands beside it already.
+fn without(error: &str, location: &str) -> String {
+    error.strip_prefix(location).map_or(error, |rest| rest.trim_start_matches(": ")).to_owned()
 }
 
 /// The uuid in a metadata file of which no more can be understood: a later format's, perhaps.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::model::{Age, FileKind, PlanId, Tally};
+use crate::model::{Age, FileKind, PlanId, Tally, Timestamp};
 use crate::plan::orphans::AgeBand;
 use crate::plan::{KeptObject, OrphansPlan};
 
@@ -51,6 +51,21 @@ pub struct KeptReport {
     pub size: u64,
     /// Why.
     pub because: KeptObject,
+}
+
+/// A folder with Iceberg metadata that no catalogued table owns; only reported.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct DroppedReport {
+    /// The catalog whose warehouse it lies in.
+    pub catalog: String,
+    /// Which.
+    pub folder: String,
+    /// Everything in it.
+    pub held: Tally,
+    /// Its metadata files.
+    pub metadata_files: u64,
+    /// When the newest object was written.
+    pub last_write: Option<Timestamp>,
 }
 
 impl OrphansReport {

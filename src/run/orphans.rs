@@ -16,18 +16,18 @@ use crate::config::Mode;
 use crate::error::Error;
 use crate::failpoint;
 use crate::guard::{self, ApprovedOrphans, OrphanGuardFacts};
-use crate::inventory::borders;
 use crate::inventory::found::{self, Found};
 use crate::inventory::loose::{self, Loose};
 use crate::inventory::spill::SpillError;
 use crate::inventory::usage::{self, Usage};
 use crate::inventory::world::World;
+use crate::inventory::{borders, dropped};
 use crate::model::roots::paths_of;
 use crate::model::{Age, Fingerprint, Root, RunId, SnapshotId, TableName, Timestamp};
 use crate::plan::orphans::OrphanFacts;
 use crate::plan::roots::{Exclusive, NotExclusive, Place};
 use crate::plan::{KeptObject, OrphansPlan, roots};
-use crate::report::{Job, OrphansReport, Outcome, RunReport, TableReport};
+use crate::report::{DroppedReport, Job, OrphansReport, Outcome, RunReport, TableReport};
 use crate::state::MarkFilter;
 use crate::sweep;
 
@@ -101,6 +101,9 @@ pub(super) async fn all(lake: &Lake, request: &RunRequest, report: &mut RunRepor
         .collect()
         .await;
     report.tables.extend(done);
+    if request.tables.is_empty() && request.root.is_none() {
+        dropped(lake, &world, report).boxed().await;
+    }
     if request.apply {
         for catalog in lost.keys().filter(|catalog| !asked.lost.contains_key(*catalog)) {
             let names = world.tables.iter().map(|table| &table.name).filter(|name| name.catalog == *catalog);
@@ -108,6 +111,42 @@ pub(super) async fn all(lake: &Lake, request: &RunRequest, report: &mut RunRepor
         }
     }
     Ok(())
+}
+
+/// Looks for folders of dropped tables in all warehouses. They are only told of, so that a walk that fails is a note.
+async fn dropped(lake: &Lake, world: &World, report: &mut RunReport) {
+    let Hands { config, storage, listed, .. } = &lake.hands;
+    let known: Vec<&Root> = world.roots.iter().flat_map(|of| &of.roots).collect();
+    let mut seen = BTreeSet::new();
+    let is_placed = |name: &&TableName| world.roots.iter().any(|of| of.table == **name);
+    if let Some(lost) = world.unloadable.keys().find(|name| !is_placed(name)) {
+        report.notes.push(format!(
+            "dropped tables were not searched for: {lost} cannot be loaded, and its folder is not known"
+        ));
+        return;
+    }
+    // What a catalog that cannot be listed holds is not known.
+    for catalog in config.catalogs.iter().filter(|_| world.unlisted.is_empty()) {
+        let warehouse = catalog.warehouse.as_deref().and_then(|warehouse| storage.rules().root(warehouse).ok());
+        let Some(warehouse) = warehouse.filter(|warehouse| seen.insert(warehouse.clone())) else { continue };
+        match dropped::find(storage, &warehouse, &known, listed).boxed().await {
+            Ok(walk) => {
+                let of = |table: dropped::DroppedTable| DroppedReport {
+                    catalog: catalog.name.clone(),
+                    folder: table.folder.to_string(),
+                    held: table.held,
+                    metadata_files: table.metadata_files,
+                    last_write: table.last_write,
+                };
+                report.dropped.extend(walk.dropped.into_iter().map(of));
+                let left_out = walk.left_out.iter();
+                report.notes.extend(
+                    left_out.map(|folder| format!("{folder} was not searched for dropped tables: too much is in it")),
+                );
+            }
+            Err(error) => report.notes.push(format!("{warehouse} was not searched for dropped tables: {error}")),
+        }
+    }
 }
 
 async fn one(

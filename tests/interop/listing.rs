@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use icewarden::config::Secret;
 use icewarden::model::LocationRules;
-use icewarden::storage::{ListProgress, Listed, Paging, Storage};
+use icewarden::storage::{Folder, ListProgress, Listed, Paging, Storage, StorageError};
 
 use crate::parts::{S3Server, variable};
 
@@ -80,6 +80,34 @@ fn every_listing_tells(server: &S3Server, truth: &BTreeMap<String, String>, odd:
         assert!(other.is_empty(), "{paging:?}: {other:?} are told otherwise");
         assert_eq!(told, odd, "{paging:?}");
     }
+    let storage = Storage::new(LocationRules::default(), [("s3://lake".to_owned(), options)].into(), 4);
+    for folder in ["wh/t/", "wh/t/odd/", "wh/t/dir/", "wh/t/day=3/", "wh/t/none/"] {
+        one_level_tells(
+            &runtime.block_on(storage.folder(&storage.rules().root(&format!("s3://lake/{folder}")).unwrap())),
+            folder,
+            truth,
+        );
+    }
+}
+
+/// What lies directly in a folder: those of the keys that lie there, and the folders that the others lie in.
+fn one_level_tells(told: &Result<Folder, StorageError>, folder: &str, truth: &BTreeMap<String, String>) {
+    let told = told.as_ref().unwrap();
+    let inner = truth.keys().filter_map(|key| key.strip_prefix(folder));
+    let (below, direct): (Vec<&str>, Vec<&str>) = inner.partition(|name| name.contains('/'));
+    let name = |location: &str| location.strip_prefix(&format!("s3://lake/{folder}")).unwrap().to_owned();
+    let objects = told.objects.iter().filter_map(|listed| match listed {
+        Listed::Object { location, .. } => Some(name(location)),
+        Listed::Unrepresentable { .. } => None,
+    });
+    assert_eq!(objects.collect::<BTreeSet<_>>(), direct.into_iter().map(str::to_owned).collect(), "{folder}");
+    let expected: BTreeSet<String> =
+        below.into_iter().map(|name| name[..=name.find('/').unwrap()].to_owned()).collect();
+    let folders: BTreeSet<String> = told.folders.iter().map(|folder| name(folder.as_str())).collect();
+    // `a` and `marker` may be there because of odd keys only, which are not among these.
+    let other: Vec<_> =
+        folders.symmetric_difference(&expected).filter(|name| !["a/", "marker/"].contains(&name.as_str())).collect();
+    assert!(other.is_empty(), "{folder}: {other:?}");
 }
 
 #[test]

@@ -236,8 +236,13 @@ impl Chain<'_> {
             tracing::debug!(store = self.store, "the store does not heed start-after, so it is listed in one go");
             self.may_split = false;
         }
+        // As long as both orders are possible, it must lie between its neighbours in both: else it might turn out later
+        // that the chain is not in the store's order, and objects came twice.
         let next_first = range.next.and_then(|next| self.ranges[next].first.as_ref());
-        if !is_heeded || next_first.is_some_and(|first| key == first || self.order.is_behind(key, first)) {
+        let is_before_next = next_first.is_none_or(|first| self.order.is_behind(first, key));
+        let prev_last = range.prev.and_then(|prev| self.ranges[prev].last.as_ref());
+        let is_behind_prev = prev_last.is_none_or(|last| self.order.is_behind(key, last));
+        if !is_heeded || !is_before_next || !is_behind_prev {
             self.take_out(at);
             return Ok(false);
         }

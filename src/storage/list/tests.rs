@@ -412,6 +412,21 @@ fn a_listing_is_what_is_there_whatever_the_pages_splits_and_manners_of_the_store
     tried.unwrap();
 }
 
+#[tokio::test]
+async fn an_object_comes_once_where_the_store_turns_out_late_to_list_folder_by_folder() {
+    // Only near its end something tells which order it is: by byte `t/~-…` comes before `t/~/…`, by folder behind it.
+    let plain = (0..80).map(|n| format!("t/a{n:02}"));
+    let near = (0..12).flat_map(|n| [format!("t/~/{n:02}"), format!("t/~+/{n:02}"), format!("t/~-{n:02}")]);
+    let keys: Vec<String> = plain.chain(near).collect();
+    for empty_pages in [true, false] {
+        let manner = Manner { by_folder: true, empty_pages, ..Manner::default() };
+        let (storage, _) = serve(answering(keys.clone(), manner), 6).await;
+        let paging = Paging { page_size: 1, split_after: 2, levels: 1, pause: Duration::from_millis(1) };
+        let found = all(&storage, &root(T), paging).await.unwrap();
+        assert_eq!(names(&root(T), &found), expected(&keys));
+    }
+}
+
 #[test]
 fn a_listing_of_a_folder_is_what_is_in_it() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

@@ -209,7 +209,7 @@ fn orphans_on_s3_are_those_of_spark(lake: &S3Lake) {
 }
 
 /// Everything is old after a second; from mark to sweep there is this grace.
-pub(crate) fn config_of_s3(lake: &S3Lake, grace: &str) -> PathBuf {
+fn config_of_s3(lake: &S3Lake, grace: &str) -> PathBuf {
     with_all_old(&lake.config(), grace)
 }
 

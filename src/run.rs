@@ -19,9 +19,8 @@ use crate::catalog::{Catalog, LoadedTable};
 use crate::clock::Clock;
 use crate::config::{CatalogConfig, CatalogKind, Config, EffectivePolicy, Mode, Pattern, default::MINIMUM_ORPHAN_AGE};
 use crate::error::Error;
-use crate::guard;
 use crate::inventory::world::{Surveyor, World};
-use crate::model::{Age, PlanId, Root, RunId, SnapshotId, TableName, Timestamp};
+use crate::model::{Age, PlanId, RunId, SnapshotId, TableName, Timestamp};
 use crate::plan::ExpireValues;
 use crate::plan::values::{self, BadProperty};
 use crate::report::{Job, Outcome, RunReport, TableReport};
@@ -217,7 +216,7 @@ pub async fn run(lake: &Lake, request: &RunRequest) -> Result<RunReport, RunErro
     let mut report = begin(lake, request.job, request.apply, (&request.actor, request), now).await?;
     let done = match request.job {
         Job::Expire => expire_all(lake, request, &mut report).await,
-        Job::Orphans => orphans_all(lake, request, &mut report).await,
+        Job::Orphans => orphans::all(lake, request, &mut report).await,
         Job::Sweep => sweep_all(lake, request, &mut report).await,
         Job::Branch => Err(RunError::Rejected("a branch is changed by a request of its own".to_owned())),
     };
@@ -317,90 +316,6 @@ async fn expire_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) -
         .await;
     report.tables.extend(done);
     Ok(())
-}
-
-async fn orphans_all(lake: &Lake, request: &RunRequest, report: &mut RunReport) -> Result<(), RunError> {
-    let world = lake.survey().await?;
-    unlisted(&world, report);
-    let mut tables = selected(&world, &request.tables)?;
-    let Hands { config, state, plans, storage, progress, .. } = &lake.hands;
-    let rules = storage.rules();
-    let within = request.root.as_deref().map(|root| rules.root(root)).transpose().map_err(Error::from)?;
-    if let Some(within) = &within {
-        let touches = |root: &Root| root.covers(within) || within.covers(root);
-        let is_in = |table: &TableName| world.roots.iter().any(|of| of.table == *table && of.roots.iter().any(touches));
-        tables.retain(is_in);
-        if tables.is_empty() && world.unlisted.is_empty() {
-            return Err(RunError::Rejected(format!(
-                "{within} lies in no folder of these tables (hint: icewarden storage)"
-            )));
-        }
-    }
-    let borders = lake.surveyor.borders(&lake.catalogs, &world, (state, plans), storage, progress);
-    let borders = borders.await.map_err(Error::from)?;
-    for (table, reason) in &borders.unread {
-        report.notes.push(format!(
-            "{table} cannot be read, so it is not known whether it has files in others' folders: {reason}"
-        ));
-    }
-    let lost = lost_tables(lake, &world).await?;
-    let lost_by = lost.iter().filter(|(_, (gone, had))| guard::lost_too_many(*gone, *had));
-    let mut too_many: BTreeMap<String, (usize, usize)> = lost_by.map(|(catalog, n)| (catalog.clone(), *n)).collect();
-    if let Some(confirmed) = request.confirm {
-        // Somebody who goes on with a plan that was refused for it knows of the loss.
-        let plan = state.plan(confirmed).await.map_err(Error::from)?;
-        let plan = plan.filter(|plan| stored::was_refused_by(plan, guard::LOST_TABLES));
-        too_many.retain(|catalog, _| plan.as_ref().is_none_or(|plan| plan.table.catalog != *catalog));
-    }
-    let asked = orphans::Asked {
-        request,
-        memory: config.limits.memory / TABLES_IN_FLIGHT.min(tables.len().max(1)) as u64,
-        within,
-        borders,
-        shared: sweep::shared_folders(config, rules, &world),
-        lost: too_many,
-    };
-    let (run, now, seen) = (&report.run, report.now, &*world);
-    let done: Vec<TableReport> = stream::iter(tables)
-        .map(|table| orphans_table(lake, &asked, run, now, seen, table).boxed())
-        .buffer_unordered(TABLES_IN_FLIGHT)
-        .collect()
-        .await;
-    report.tables.extend(done);
-    if request.apply {
-        for catalog in lost.keys().filter(|catalog| !asked.lost.contains_key(*catalog)) {
-            let names = world.tables.iter().map(|table| &table.name).filter(|name| name.catalog == *catalog);
-            state.note_orphan_run(catalog, &names.cloned().collect()).await.map_err(Error::from)?;
-        }
-    }
-    Ok(())
-}
-
-async fn orphans_table(
-    lake: &Lake,
-    asked: &orphans::Asked<'_>,
-    run: &RunId,
-    now: Timestamp,
-    world: &World,
-    table: TableName,
-) -> TableReport {
-    let mut report = TableReport::new(table.clone());
-    if let Err(error) = orphans::table(lake, asked, run, now, world, &table, &mut report).await {
-        failed(&mut report, &error);
-    }
-    report
-}
-
-/// How many tables each listed catalog lost since its last orphan run, of how many.
-async fn lost_tables(lake: &Lake, world: &World) -> Result<BTreeMap<String, (usize, usize)>, Error> {
-    let mut lost = BTreeMap::new();
-    for catalog in lake.catalogs.iter().map(Catalog::name).filter(|name| !world.unlisted.contains_key(*name)) {
-        let had = lake.hands.state.tables_at_last_orphan_run(catalog).await?.unwrap_or_default();
-        let is_there = |name: &&TableName| world.tables.iter().any(|table| table.name == **name);
-        let gone = had.iter().filter(|name| !is_there(name)).count();
-        lost.insert(catalog.to_owned(), (gone, had.len()));
-    }
-    Ok(lost)
 }
 
 /// Notes the catalogs that could not be listed, each once.

@@ -17,15 +17,20 @@ use crate::config::Secret;
 use crate::model::{Age, BadLocation, Location, LocationRules, ObjectFacts, Timestamp, Unrepresentable};
 
 mod delete;
+mod fault;
 mod lent;
 pub mod list;
 mod open;
 mod probe;
 mod signed;
+mod xml;
+
+use delete::Paces;
+use signed::Bucket;
 
 pub use delete::Deleted;
 pub use lent::{Grant, Keys, Lender, Lent};
-pub use list::{ListProgress, Listed, Listing, Paging};
+pub use list::{Folder, ListProgress, Listed, Listing, Paging};
 pub use probe::{ProbeError, Versioning};
 
 /// How long a store may take to tell its time.
@@ -39,6 +44,10 @@ pub struct Storage {
     stores: Arc<Mutex<BTreeMap<String, Arc<dyn ObjectStore>>>>,
     /// Those of the stores that the caller brought.
     brought: Arc<Mutex<BTreeSet<String>>>,
+    /// Those of S3 that are asked by ourselves, with keys of our own.
+    buckets: Arc<Mutex<BTreeMap<String, Arc<Bucket>>>>,
+    /// How fast each store takes deletes.
+    paces: Arc<Mutex<BTreeMap<String, Arc<Paces>>>>,
     concurrency: usize,
     /// Where this is one table's: what its catalog lends for its files.
     lent: Option<Lent>,
@@ -87,6 +96,8 @@ impl Storage {
             options: Arc::new(options),
             stores: Arc::default(),
             brought: Arc::default(),
+            buckets: Arc::default(),
+            paces: Arc::default(),
             concurrency: concurrency.max(1),
             lent: None,
         }
@@ -214,6 +225,10 @@ impl Storage {
         let store = open::open(location, options, None)?;
         stores.insert(location.store().to_owned(), Arc::clone(&store));
         Ok((store, None))
+    }
+
+    fn is_brought(&self, store: &str) -> bool {
+        self.brought.lock().unwrap_or_else(PoisonError::into_inner).contains(store)
     }
 
     fn lent_for(&self, location: &Location) -> Option<(&Lent, &Grant)> {

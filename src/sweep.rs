@@ -5,11 +5,10 @@
 //! manifests, lists, statistics. What must be kept loses its mark; what could not be deleted keeps it.
 
 mod delete;
+mod neighbours;
+mod obstacle;
 mod orphans;
 mod proof;
-
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use futures::FutureExt;
 use serde_json::json;
@@ -19,23 +18,21 @@ use crate::apply::{Hands, ListHeader, Work, settle};
 use crate::catalog::LoadedTable;
 use crate::catalog::metadata;
 use crate::clock::Clock;
-use crate::config::Config;
 use crate::error::Error;
 use crate::failpoint;
 use crate::guard::{MAX_CLOCK_SKEW, Refusal};
-use crate::inventory::borders;
-use crate::inventory::loose::Loose;
-use crate::inventory::manifests::Unreadable;
 use crate::inventory::world::World;
-use crate::model::roots::roots_of;
-use crate::model::{Age, BadLocation, Location, LocationRules, Root, TableName, TableRoots, Timestamp};
-use crate::plan::roots::{self, NotExclusive, Place, Shared};
+use crate::model::{Age, Location, TableName, TableRoots, Timestamp};
+use crate::plan::roots::Place;
 use crate::report::{Because, Job, Outcome, SweepReport, TableReport};
 use crate::state::{
     AuditRow, Entry, FindingKind, MarkList, MarkStatus, Observation, PlansError, Severity, State, StateError,
 };
 use crate::storage::StorageErrorKind;
 use proof::Proof;
+
+pub use neighbours::{Borders, neighbours, orphan_neighbours, unknown_reader};
+pub use obstacle::{Obstacle, eligible, encrypted, exclusive, shared_by, shared_folders};
 
 /// Whether a sweep acts or only looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -397,185 +394,4 @@ pub async fn unplanned_removal(state: &State, uuid: Uuid, now: Timestamp) -> Res
         .into_iter()
         .find(|finding| finding.seen.kind == FindingKind::UnplannedRemoval && !finding.is_acknowledged(now))
         .map(|finding| finding.id))
-}
-
-/// Where to look which tables have files in the folders of others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Borders {
-    /// What the last orphan run found.
-    Known,
-    /// Look again.
-    Fresh,
-}
-
-/// What counts as referenced beside the table itself: tables whose folders lie around its own or that an override
-/// names, and those that have files in its folders (safety rule 6); and what a commit of ours removed without a plan,
-/// as long as that finding is open, be it acknowledged or not (safety rule 10).
-pub async fn neighbours(
-    work: &Work<'_>,
-    name: &TableName,
-    place: &Place,
-    borders: Borders,
-) -> Result<Vec<LoadedTable>, Error> {
-    let mut names = place.neighbours.clone();
-    names.extend(match borders {
-        Borders::Known => work.known_borders().boxed().await?.reaching_into(&place.roots),
-        Borders::Fresh => work.borders().boxed().await?.reaching_into(&place.roots),
-    });
-    names.remove(name);
-    let mut all = Vec::new();
-    for neighbour in &names {
-        all.push(work.load_any(neighbour).await?);
-    }
-    for finding in work.hands.state.open_findings_of(work.uuid).await? {
-        let before = finding.seen.numbers["before"].as_str();
-        if let (FindingKind::UnplannedRemoval, Some(location)) = (finding.seen.kind, before) {
-            let (metadata, state) = metadata::read(&work.storage, location).await?;
-            all.push(LoadedTable {
-                name: name.clone(),
-                metadata_location: location.to_owned(),
-                metadata,
-                state: Arc::new(state),
-                storage: work.storage.clone(),
-            });
-        }
-    }
-    Ok(all)
-}
-
-/// The same for orphans, whose first proof and second look anew who has files in the table's folders; the metadata files
-/// of configured readers count too.
-pub async fn orphan_neighbours(work: &Work<'_>, name: &TableName, place: &Place) -> Result<Vec<LoadedTable>, Error> {
-    let mut all = neighbours(work, name, place, Borders::Fresh).await?;
-    for location in &work.hands.config.orphans.external_readers {
-        let (metadata, state) = metadata::read(&work.hands.storage, location).await?;
-        all.push(LoadedTable {
-            name: name.clone(),
-            metadata_location: location.clone(),
-            metadata,
-            state: Arc::new(state),
-            storage: work.hands.storage.clone(),
-        });
-    }
-    Ok(all)
-}
-
-/// A table that may have files in any folder, since it cannot be read and never was, unless somebody said that they know;
-/// its finding says so.
-pub async fn unknown_reader(
-    work: &Work<'_>,
-    name: &TableName,
-    borders: &borders::Survey,
-) -> Result<Option<Refusal>, Error> {
-    let state = &work.hands.state;
-    for table in borders.unknown.iter().filter(|table| *table != name) {
-        let reason = borders.unread.get(table).cloned().unwrap_or_default();
-        let seen = Observation {
-            kind: FindingKind::UnreadableTable,
-            table: table.clone(),
-            uuid: None,
-            ref_name: None,
-            severity: Severity::Critical,
-            numbers: json!({}),
-            message: format!(
-                "{table} cannot be read, and so it is not known whether it has files of other tables: {reason}"
-            ),
-            advice: "mend or drop it; acknowledged, orphans of other tables are deleted in spite of it".to_owned(),
-        };
-        let id = state.raise(&seen, work.now).await?;
-        let open = state.open_findings().await?;
-        if !open.iter().any(|finding| finding.id == id && finding.is_acknowledged(work.now)) {
-            return Ok(Some(Refusal::UnknownReader { table: table.full(), finding: id }));
-        }
-    }
-    Ok(None)
-}
-
-/// Folders of warehouses and namespaces, which are no table's alone.
-pub fn shared_folders(config: &Config, rules: &LocationRules, world: &World) -> BTreeMap<Root, NotExclusive> {
-    let mut shared = BTreeMap::new();
-    for catalog in &config.catalogs {
-        let Some(warehouse) = catalog.warehouse.as_deref().and_then(|warehouse| rules.root(warehouse).ok()) else {
-            continue;
-        };
-        let tables = world.tables.iter().filter(|table| table.name.catalog == catalog.name);
-        for namespace in tables.map(|table| &table.name.namespace) {
-            for depth in 1..=namespace.len() {
-                let levels = &namespace[..depth];
-                for path in [levels.join("/"), levels.join(".")] {
-                    for ending in ["", ".db"] {
-                        if let Ok(folder) = rules.root(&format!("{warehouse}{path}{ending}")) {
-                            shared.insert(folder, NotExclusive::Namespace);
-                        }
-                    }
-                }
-            }
-        }
-        shared.insert(warehouse, NotExclusive::Warehouse);
-    }
-    shared
-}
-
-/// Why no job works on a table, as its own metadata and the folders of the others tell.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Obstacle {
-    /// Safety rule 4: it is skipped.
-    #[error("gc.enabled is not true")]
-    GcDisabled,
-    /// Safety rule 6: it is skipped.
-    #[error(transparent)]
-    Shared(#[from] Shared),
-    /// Safety rule 2: it fails.
-    #[error("the table is encrypted, which is not supported")]
-    Encrypted,
-}
-
-/// What becomes of a run on an encrypted table.
-pub fn encrypted(table: &LoadedTable) -> Unreadable {
-    Unreadable { location: table.metadata_location.clone(), reason: Obstacle::Encrypted.to_string() }
-}
-
-/// Whether a table may be worked on: its folders among all catalogued tables, with its policy's override, or why not.
-/// The outer error is a location that makes no sense.
-pub fn eligible(
-    config: &Config,
-    rules: &LocationRules,
-    table: &LoadedTable,
-    world: &World,
-) -> Result<Result<Place, Obstacle>, BadLocation> {
-    if !table.state.gc_enabled() {
-        return Ok(Err(Obstacle::GcDisabled));
-    }
-    let uuids = exclusive(config, &table.name);
-    let this = TableRoots {
-        table: table.name.clone(),
-        metadata_location: table.metadata_location.clone(),
-        uuid: table.state.uuid,
-        roots: roots_of(&table.state, &table.metadata_location, rules)?,
-    };
-    Ok(match roots::place(&this, &world.roots, &uuids) {
-        Err(shared) => Err(shared.into()),
-        Ok(_) if table.state.is_encrypted => Err(Obstacle::Encrypted),
-        Ok(place) => Ok(place),
-    })
-}
-
-/// The uuids of tables that an operator declared to be no longer there in truth.
-pub fn exclusive(config: &Config, table: &TableName) -> BTreeSet<Uuid> {
-    let exclusive = config.policy_for(table).exclusive;
-    exclusive.into_iter().flat_map(|exclusive| exclusive.value.uuids).collect()
-}
-
-/// Whether a loose metadata file makes the table's folders another table's too (safety rule 6).
-pub fn shared_by(loose: &Loose, exclusive: &BTreeSet<Uuid>, world: &World) -> Option<(Shared, serde_json::Value)> {
-    if let Some((file, of)) = loose.foreign.iter().find(|(_, uuid)| !exclusive.contains(uuid)) {
-        return Some((
-            Shared::ForeignMetadata { file: file.clone(), uuid: *of },
-            json!({ "file": file, "of": of, "files": loose.foreign.len() }),
-        ));
-    }
-    let (file, _) = loose.unknown.first()?;
-    let table =
-        world.unloadable.keys().next().map(TableName::full).or_else(|| world.unlisted.keys().next().cloned())?;
-    Some((Shared::UnknownMetadata { file: file.clone(), table }, json!({})))
 }

@@ -133,8 +133,10 @@ fn objects_are_deleted_by_the_sweep_only() {
         files
     };
     let callers = naming(&["storage.delete(", ".delete_stream("]);
-    assert_eq!(callers, [Path::new("storage/delete.rs"), Path::new("sweep/delete.rs")]);
+    assert_eq!(callers, [Path::new("storage/delete/other.rs"), Path::new("sweep/delete.rs")]);
+    let requests = naming(&[".delete_many(", ".delete_one("]);
+    assert_eq!(requests, [Path::new("storage/delete/s3.rs")]);
     // Beside them, `check --write` deletes the one scratch object that it wrote, and can be told no other.
     let stores = naming(&["store.delete(", "ObjectStoreExt::delete("]);
-    assert_eq!(stores, [Path::new("storage/delete.rs"), Path::new("storage/probe.rs")]);
+    assert_eq!(stores, [Path::new("storage/delete/other.rs"), Path::new("storage/probe.rs")]);
 }

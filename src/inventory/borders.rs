@@ -9,14 +9,13 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::stream::{self, StreamExt};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::manifests::{ManifestRef, Unreadable};
 use super::reach::{Progress, Reader, Scope};
 use super::world::World;
 use crate::catalog::{Catalog, LoadedTable};
 use crate::model::roots::roots_of;
-use crate::model::{FileKind, LocationRules, Root, TableName};
+use crate::model::{FileKind, Fingerprint, LocationRules, Root, TableName};
 use crate::state::{Borders, ListFile, ListWriter, Plans, PlansError, Retained, State, StateError};
 use crate::storage::Storage;
 
@@ -187,9 +186,8 @@ async fn retained(plans: &Plans, list: &ListFile, now: &Made) -> HashSet<Retaine
 }
 
 async fn write(plans: &Plans, made: &Made, manifests: &[Arc<ManifestRef>]) -> Result<ListFile, PlansError> {
-    let hash = Sha256::digest(&made.table);
-    let short: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    let file = format!("borders/{short}.zst");
+    // A table's name may have any character.
+    let file = format!("borders/{:032x}.zst", Fingerprint::of(&made.table).bits());
     let location = plans.location(&file)?;
     let retained: Vec<Retained> = manifests.iter().map(|manifest| manifest.retained()).collect();
     let (bytes, list) = ListWriter::write_all(made, Vec::new(), &retained, &location)?;

@@ -132,6 +132,7 @@ impl Reader {
     }
 
     /// One that reads another table's files, with what that table's are read with, and shares what was read.
+    #[must_use]
     pub fn through(&self, storage: &Storage) -> Self {
         Self { storage: storage.clone(), ..self.clone() }
     }

@@ -95,10 +95,10 @@ fn next(from: &mut impl Read, record: &mut Vec<u8>) -> Result<bool, SpillError> 
 /// A number as few bytes as it takes, low bits first.
 fn put_number(to: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
-        to.push(number as u8 | 0x80);
+        to.push(number.to_le_bytes()[0] | 0x80);
         number >>= 7;
     }
-    to.push(number as u8);
+    to.push(number.to_le_bytes()[0]);
 }
 
 fn take_number(from: &mut impl Read) -> Result<Option<u64>, SpillError> {
@@ -345,7 +345,7 @@ fn order(entry: &Entry) -> (FileKind, &str) {
 fn encode_entry(to: &mut Vec<u8>, entry: &Entry) {
     let kind = FileKind::ALL.iter().position(|kind| *kind == entry.kind).unwrap_or_default();
     let nothing = ObjectFacts { size: 0, modified: None, etag: None };
-    encode(to, &entry.location, entry.facts.as_ref().unwrap_or(&nothing), kind as u8);
+    encode(to, &entry.location, entry.facts.as_ref().unwrap_or(&nothing), kind.to_le_bytes()[0]);
 }
 
 /// A sorted run that is being read.
@@ -393,11 +393,11 @@ mod tests {
     fn listed(name: &str, size: u64) -> Listed {
         let facts = ObjectFacts {
             size,
-            modified: (size % 3 > 0).then_some(Timestamp(size as i64)),
-            etag: (size % 2 > 0).then(|| format!("\"{name}\"")),
+            modified: (!size.is_multiple_of(3)).then_some(Timestamp(size.cast_signed())),
+            etag: (!size.is_multiple_of(2)).then(|| format!("\"{name}\"")),
         };
         let location = format!("s3://b/{name}");
-        if size % 5 == 0 {
+        if size.is_multiple_of(5) {
             Listed::Unrepresentable { location, facts, why: "odd" }
         } else {
             Listed::Object { location, facts }

@@ -181,7 +181,7 @@ impl Location {
 
     /// The path to ask the store for, equal to the raw key.
     pub fn object_path(&self) -> Result<Path, Unrepresentable> {
-        path_of_key(self.key()).map_err(|why| Unrepresentable { location: self.raw.clone(), why })
+        path_of_key(self.scheme(), self.key()).map_err(|why| Unrepresentable { location: self.raw.clone(), why })
     }
 
     /// Whether readers disagree on what object this names: Java's `S3FileIO` cuts at `?` and `#`, others do not.
@@ -190,15 +190,20 @@ impl Location {
     }
 }
 
-/// The path to ask a store for, equal to this raw key, or what stands in the way.
+/// The path to ask a store of this scheme for, equal to this raw key, or what stands in the way.
 #[allow(clippy::disallowed_methods)] // the one place
-pub fn path_of_key(key: &str) -> Result<Path, &'static str> {
+pub fn path_of_key(scheme: &str, key: &str) -> Result<Path, &'static str> {
     // Path::parse strips one slash at each end, which names another object.
     if key.is_empty() || key.starts_with('/') || key.ends_with('/') || key.contains("//") {
         return Err("its key has an empty segment");
     }
     if key.split('/').any(is_dots) {
         return Err("its key has a segment `.` or `..`");
+    }
+    // There are servers that take it for a slash where one object is asked for, and so find another one. On a file system
+    // it is a letter like others.
+    if scheme != "file" && key.contains('\\') {
+        return Err("its key has a backslash, which some servers take for a slash");
     }
     let path = Path::parse(key).ok().filter(|path| path.as_ref() == key);
     path.ok_or("its key has characters that cannot be asked for")
@@ -258,6 +263,12 @@ impl Root {
     /// Whether this is a whole bucket or the whole file system.
     pub fn is_whole_store(&self) -> bool {
         self.0.split_once("://").is_some_and(|(_, rest)| rest.find('/') == Some(rest.len() - 1))
+    }
+
+    /// The folder of this name in it; a name has no `/`, and is not empty, `.` or `..`.
+    #[must_use]
+    pub fn folder(&self, name: &str) -> Self {
+        Self(format!("{}{name}/", self.0))
     }
 
     /// The folder above; none above a whole store.
@@ -398,13 +409,24 @@ mod tests {
 
     #[test]
     fn an_object_path_is_the_raw_key_or_nothing() {
-        for good in ["s3://b/p=a%2Fb/1", "s3://b/New York/#2?", "s3://b/日本/100%", "s3://b/t..x/~*", "/w/t/x"] {
+        for good in
+            ["s3://b/p=a%2Fb/1", "s3://b/New York/#2?", "s3://b/日本/100%", "s3://b/t..x/~*", "/w/t/x", "/w/t/a\\b"]
+        {
             let location = parse(good);
             assert_eq!(location.object_path().unwrap().as_ref(), location.key(), "{good}");
         }
-        for bad in
-            ["s3://b", "s3://b/", "s3://b//k", "s3://b/a//k", "s3://b/a/", "s3://b/../k", "s3://b/./k", "s3://b/a\n"]
-        {
+        for bad in [
+            "s3://b",
+            "s3://b/",
+            "s3://b//k",
+            "s3://b/a//k",
+            "s3://b/a/",
+            "s3://b/../k",
+            "s3://b/./k",
+            "s3://b/a\n",
+            "s3://b/a\\b",
+            "gs://b/a\\b",
+        ] {
             assert!(parse(bad).object_path().is_err(), "{bad}");
         }
     }
@@ -427,6 +449,7 @@ mod tests {
         let bucket = LocationRules::default().root("s3://wh").unwrap();
         assert!(bucket.is_whole_store() && bucket.covers(&root) && !root.covers(&bucket) && !root.is_whole_store());
         assert_eq!(root.parent().unwrap().as_str(), "s3://wh/db/");
+        assert_eq!(root.parent().unwrap().folder("t"), root);
         assert_eq!(bucket.parent(), None);
         assert!(LocationRules::default().root("file:///").unwrap().is_whole_store());
     }

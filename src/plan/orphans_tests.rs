@@ -14,8 +14,8 @@ fn root(text: &str) -> Root {
     rules().root(text).unwrap()
 }
 
-fn days_ago(days: i64) -> Option<Timestamp> {
-    Some(NOW.minus(Age::days(days)))
+fn days_ago(days: i64) -> Timestamp {
+    NOW.minus(Age::days(days))
 }
 
 fn facts() -> OrphanFacts {
@@ -51,7 +51,7 @@ fn decided(location: &str, modified: Option<Timestamp>) -> Verdict {
 fn each_object_has_one_decision_with_its_reason() {
     use FileKind as F;
     use KeptObject as K;
-    let old = days_ago(100);
+    let old = Some(days_ago(100));
     for (location, modified, verdict) in [
         ("s3://wh/db/t/data/a.parquet", old, Verdict::Orphan(F::Data)),
         ("s3://data/t/a.parquet", old, Verdict::Orphan(F::Data)),
@@ -64,14 +64,14 @@ fn each_object_has_one_decision_with_its_reason() {
         ("s3://wh/db/t/data/dv.puffin", old, Verdict::Orphan(F::Delete)),
         ("s3://wh/db/t/data/x", old, Verdict::Orphan(F::Other)),
         // Ages: strictly older.
-        ("s3://wh/db/t/data/a", days_ago(3), Verdict::Keep(K::TooYoung)),
+        ("s3://wh/db/t/data/a", Some(days_ago(3)), Verdict::Keep(K::TooYoung)),
         ("s3://wh/db/t/data/a", Some(NOW.minus(Age(3 * 86_400_000 + 1))), Verdict::Orphan(F::Other)),
-        ("s3://wh/db/t/data/a", days_ago(-1), Verdict::Keep(K::TooYoung)),
+        ("s3://wh/db/t/data/a", Some(days_ago(-1)), Verdict::Keep(K::TooYoung)),
         ("s3://wh/db/t/data/a", None, Verdict::Keep(K::UnknownAge)),
         ("s3://wh/db/t/data/a", Some(Timestamp(0)), Verdict::Keep(K::UnknownAge)),
-        ("s3://wh/db/t/metadata/9.metadata.json", days_ago(30), Verdict::Keep(K::YoungMetadata)),
-        ("s3://wh/db/t/metadata/9.metadata.json", days_ago(31), Verdict::Orphan(F::Metadata)),
-        ("s3://wh/db/t/metadata/9.gz.metadata.json", days_ago(31), Verdict::Orphan(F::Metadata)),
+        ("s3://wh/db/t/metadata/9.metadata.json", Some(days_ago(30)), Verdict::Keep(K::YoungMetadata)),
+        ("s3://wh/db/t/metadata/9.metadata.json", Some(days_ago(31)), Verdict::Orphan(F::Metadata)),
+        ("s3://wh/db/t/metadata/9.gz.metadata.json", Some(days_ago(31)), Verdict::Orphan(F::Metadata)),
         ("s3://wh/db/t/metadata/odd.metadata.json", old, Verdict::Keep(K::UnknownMetadata)),
         // Places.
         ("s3://wh/db/t2/data/a", old, Verdict::Keep(K::NotAsked)),
@@ -98,7 +98,7 @@ fn each_object_has_one_decision_with_its_reason() {
 
 #[test]
 fn what_is_marked_already_or_was_not_asked_for_or_cannot_be_asked_for_stays() {
-    let object = ObjectFacts { size: 1, modified: days_ago(100), etag: None };
+    let object = ObjectFacts { size: 1, modified: Some(days_ago(100)), etag: None };
     let location = "s3://wh/db/t/data/a";
     let seen = Unreferenced { location, facts: &object, is_representable: true, is_marked: false };
     let within = |folder: &str| OrphanFacts { within: Some(root(folder)), ..facts() };
@@ -123,7 +123,7 @@ fn a_data_path_that_others_may_use_is_left_out_wherever_it_lies() {
     };
     let state = crate::model::table::tests::empty_table();
     let facts = OrphanFacts { now: NOW, ..OrphanFacts::of(&state, &place, &alone, BTreeSet::new()) };
-    let object = ObjectFacts { size: 1, modified: days_ago(100), etag: None };
+    let object = ObjectFacts { size: 1, modified: Some(days_ago(100)), etag: None };
     let decided = |location: &str| {
         decide(&Unreferenced { location, facts: &object, is_representable: true, is_marked: false }, &facts, &rules())
     };
@@ -142,7 +142,7 @@ proptest! {
             let mut counts = OrphanCounts::default();
             for (at, size, age) in objects {
                 let location = format!("s3://wh/db/t/{}", names[*at]);
-                let object = ObjectFacts { size: *size, modified: days_ago(*age), etag: None };
+                let object = ObjectFacts { size: *size, modified: Some(days_ago(*age)), etag: None };
                 let verdict = decided(&location, object.modified);
                 counts.add(verdict, &location, &object, NOW);
             }

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use futures::FutureExt;
-use serde_json::json;
+use futures::stream::{self, StreamExt};
 use uuid::Uuid;
 
 use super::place::{place_or_skip, skip_shared};
-use super::{Lake, RunRequest, no_catalog, stored};
-use crate::apply::{Work, lease, mark, settle};
+use super::{Lake, RunError, RunRequest, TABLES_IN_FLIGHT, failed, no_catalog, selected, stored, unlisted};
+use crate::apply::{Hands, Work, lease, mark, settle};
+use crate::catalog::Catalog;
 use crate::catalog::LoadedTable;
 use crate::config::Mode;
 use crate::error::Error;
@@ -18,44 +19,126 @@ use crate::guard::{self, ApprovedOrphans, OrphanGuardFacts};
 use crate::inventory::borders;
 use crate::inventory::found::{self, Found};
 use crate::inventory::loose::{self, Loose};
-use crate::inventory::reach::Reader;
-use crate::inventory::referenced;
-use crate::inventory::spill::{Kept, References, Sorted, SpillError};
+use crate::inventory::spill::SpillError;
 use crate::inventory::usage::{self, Usage};
 use crate::inventory::world::World;
-use crate::model::file::checksummed;
 use crate::model::roots::paths_of;
-use crate::model::{Age, Fingerprint, LocationRules, Root, RunId, SnapshotId, TableName, Timestamp};
-use crate::plan::orphans::{DecisionLine, OrphanCounts, OrphanFacts, PlanHash, Unreferenced, Verdict, decide};
+use crate::model::{Age, Fingerprint, Root, RunId, SnapshotId, TableName, Timestamp};
+use crate::plan::orphans::OrphanFacts;
 use crate::plan::roots::{Exclusive, NotExclusive, Place};
 use crate::plan::{KeptObject, OrphansPlan, roots};
-use crate::report::{Job, KeptReport, OrphansReport, Outcome, TableReport};
-use crate::state::{FindingKind, ListError, MarkFilter, Observation, Retained, Severity};
+use crate::report::{Job, OrphansReport, Outcome, RunReport, TableReport};
+use crate::state::MarkFilter;
 use crate::sweep;
 
+mod decided;
+mod findings;
 mod missing;
-
-/// Reasons that are told by name, where they are asked for.
-const REASONS: usize = 100_000;
+mod refer;
 
 /// What a run asks of every table.
-pub(super) struct Asked<'a> {
+struct Asked<'a> {
     /// The request.
-    pub(super) request: &'a RunRequest,
+    request: &'a RunRequest,
     /// Bytes that one table may take of the memory.
-    pub(super) memory: u64,
+    memory: u64,
     /// Only what lies here.
-    pub(super) within: Option<Root>,
+    within: Option<Root>,
     /// Where all tables refer to.
-    pub(super) borders: Arc<borders::Survey>,
+    borders: Arc<borders::Survey>,
     /// Folders of warehouses and namespaces.
-    pub(super) shared: BTreeMap<Root, NotExclusive>,
+    shared: BTreeMap<Root, NotExclusive>,
     /// Catalogs that lost too many tables: how many, of how many.
-    pub(super) lost: BTreeMap<String, (usize, usize)>,
+    lost: BTreeMap<String, (usize, usize)>,
+}
+
+/// Finds the orphans of all tables that are asked for.
+pub(super) async fn all(lake: &Lake, request: &RunRequest, report: &mut RunReport) -> Result<(), RunError> {
+    let world = lake.survey().await?;
+    unlisted(&world, report);
+    let mut tables = selected(&world, &request.tables)?;
+    let Hands { config, state, plans, storage, progress, .. } = &lake.hands;
+    let rules = storage.rules();
+    let within = request.root.as_deref().map(|root| rules.root(root)).transpose().map_err(Error::from)?;
+    if let Some(within) = &within {
+        let touches = |root: &Root| root.covers(within) || within.covers(root);
+        let is_in = |table: &TableName| world.roots.iter().any(|of| of.table == *table && of.roots.iter().any(touches));
+        tables.retain(is_in);
+        if tables.is_empty() && world.unlisted.is_empty() {
+            return Err(RunError::Rejected(format!(
+                "{within} lies in no folder of these tables (hint: icewarden storage)"
+            )));
+        }
+    }
+    let borders = lake.surveyor.borders(&lake.catalogs, &world, (state, plans), storage, progress);
+    let borders = borders.await.map_err(Error::from)?;
+    for (table, reason) in &borders.unread {
+        report.notes.push(format!(
+            "{table} cannot be read, so it is not known whether it has files in others' folders: {reason}"
+        ));
+    }
+    let lost = lost_tables(lake, &world).await?;
+    let lost_by = lost.iter().filter(|(_, (gone, had))| guard::lost_too_many(*gone, *had));
+    let mut too_many: BTreeMap<String, (usize, usize)> = lost_by.map(|(catalog, n)| (catalog.clone(), *n)).collect();
+    if let Some(confirmed) = request.confirm {
+        // Somebody who goes on with a plan that was refused for it knows of the loss.
+        let plan = state.plan(confirmed).await.map_err(Error::from)?;
+        let plan = plan.filter(|plan| stored::was_refused_by(plan, guard::LOST_TABLES));
+        too_many.retain(|catalog, _| plan.as_ref().is_none_or(|plan| plan.table.catalog != *catalog));
+    }
+    let asked = Asked {
+        request,
+        memory: config.limits.memory / TABLES_IN_FLIGHT.min(tables.len().max(1)) as u64,
+        within,
+        borders,
+        shared: sweep::shared_folders(config, rules, &world),
+        lost: too_many,
+    };
+    let (run, now, seen) = (&report.run, report.now, &*world);
+    let done: Vec<TableReport> = stream::iter(tables)
+        .map(|table| one(lake, &asked, run, now, seen, table).boxed())
+        .buffer_unordered(TABLES_IN_FLIGHT)
+        .collect()
+        .await;
+    report.tables.extend(done);
+    if request.apply {
+        for catalog in lost.keys().filter(|catalog| !asked.lost.contains_key(*catalog)) {
+            let names = world.tables.iter().map(|table| &table.name).filter(|name| name.catalog == *catalog);
+            state.note_orphan_run(catalog, &names.cloned().collect()).await.map_err(Error::from)?;
+        }
+    }
+    Ok(())
+}
+
+async fn one(
+    lake: &Lake,
+    asked: &Asked<'_>,
+    run: &RunId,
+    now: Timestamp,
+    world: &World,
+    table: TableName,
+) -> TableReport {
+    let mut report = TableReport::new(table.clone());
+    if let Err(error) = self::table(lake, asked, run, now, world, &table, &mut report).await {
+        failed(&mut report, &error);
+    }
+    report
+}
+
+/// How many tables each listed catalog lost since its last orphan run, of how many.
+async fn lost_tables(lake: &Lake, world: &World) -> Result<BTreeMap<String, (usize, usize)>, Error> {
+    let mut lost = BTreeMap::new();
+    for catalog in lake.catalogs.iter().map(Catalog::name).filter(|name| !world.unlisted.contains_key(*name)) {
+        let had = lake.hands.state.tables_at_last_orphan_run(catalog).await?.unwrap_or_default();
+        let is_there = |name: &&TableName| world.tables.iter().any(|table| table.name == **name);
+        let gone = had.iter().filter(|name| !is_there(name)).count();
+        lost.insert(catalog.to_owned(), (gone, had.len()));
+    }
+    Ok(lost)
 }
 
 /// Finds the orphans of one table, and marks them.
-pub(super) async fn table(
+async fn table(
     lake: &Lake,
     asked: &Asked<'_>,
     run: &RunId,
@@ -113,7 +196,7 @@ async fn under_lease(
         }
     }
     let Some(place) = place_or_skip(work.hands, &before, world, work.now, report).await? else { return Ok(()) };
-    if let Some(unknown) = sweep::unknown_reader(work, name, &*asked.borders).boxed().await? {
+    if let Some(unknown) = sweep::unknown_reader(work, name, &asked.borders).boxed().await? {
         report.ended(Outcome::Refused, unknown.to_string());
         report.advice = Some("icewarden findings; icewarden findings ack FINDING --until DATE".to_owned());
         return Ok(());
@@ -121,7 +204,7 @@ async fn under_lease(
     let rules = work.hands.storage.rules();
     let location = rules.root(&before.state.location)?;
     let alone = roots::exclusive(&place, &location, &asked.shared);
-    not_exclusive(work, name, &alone, report).boxed().await?;
+    findings::not_exclusive(work, name, &alone, report).boxed().await?;
     if alone.roots.is_empty() {
         report.ended(Outcome::Skipped, "none of its folders is known to hold nothing but its files");
         return Ok(());
@@ -146,25 +229,25 @@ async fn under_lease(
     }
 
     let settled: BTreeSet<SnapshotId> = before.state.snapshot_ids();
-    let mut seen = Seen::of(&found, asked.memory / 8, rules);
-    let (retained, mut tables) = refer(work, &loaded, &place, &loose, &settled, &mut seen).await?;
-    let Seen { references, stores, .. } = seen;
+    let mut seen = refer::Seen::of(&found, asked.memory / 8, rules);
+    let (retained, mut tables) = refer::refer(work, &loaded, &place, &loose, &settled, &mut seen).await?;
+    let refer::Seen { references, stores, .. } = seen;
     let tops: BTreeSet<Root> = found.roots.difference(&paths_of(&loaded.state, rules)?).cloned().collect();
     let (roots, memory) = (found.roots.clone(), asked.memory / 16);
     let usage = blocking(move || usage::of(references, objects, &roots, &tops, memory)).await?;
 
-    let facts = facts(work, asked, &loaded, &place, &alone, &found, &usage, &loose).await?;
-    foreign_folders(work, name, &facts, &usage).boxed().await?;
+    let facts = facts(work, asked, &loaded, (&place, &alone), (&found, &usage, &loose)).await?;
+    findings::foreign_folders(work, name, &facts, &usage).boxed().await?;
     let reasons = asked.request.reasons;
     let Usage { unreferenced, checksummed, referenced, missing: unseen, .. } = usage;
     let marked = marked(work, uuid).await?;
     let (given, rules_of, share) = (facts.clone(), rules.clone(), asked.memory / 8);
     let decided = blocking(move || {
-        Decided::by(unreferenced, &given, &rules_of, (&marked, &checksummed), referenced, share, reasons)
+        decided::Decided::by(unreferenced, &given, &rules_of, (&marked, &checksummed), referenced, share, reasons)
     });
-    let Decided { mut orphans, counts, kept } = decided.await?;
+    let decided::Decided { mut orphans, counts, kept } = decided.await?;
 
-    let (plan, packed) = written(&loaded, uuid, facts, counts, &mut orphans)?;
+    let (plan, packed) = decided::written(&loaded, uuid, facts, counts, &mut orphans)?;
     report.counts.unknown_age = plan.counts.kept_for(KeptObject::UnknownAge).objects;
     report.counts.unrepresentable = plan.counts.kept_for(KeptObject::Unrepresentable).objects;
     report.counts.kept_by_hand = plan.counts.kept_for(KeptObject::ByHand).objects;
@@ -194,90 +277,13 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-/// References while they are collected.
-struct Seen<'a> {
-    references: References,
-    roots: Vec<String>,
-    rules: &'a LocationRules,
-    /// `scheme://authority` of references; the last one first, since it mostly is the same again.
-    stores: Vec<String>,
-    failed: Option<SpillError>,
-}
-
-impl<'a> Seen<'a> {
-    fn of(found: &Found, memory: u64, rules: &'a LocationRules) -> Self {
-        let roots: Vec<String> = found.roots.iter().map(ToString::to_string).collect();
-        Self { references: References::new(memory), roots, rules, stores: Vec::new(), failed: None }
-    }
-
-    fn add(&mut self, location: &str, must: bool) {
-        // Text that is no location is nobody's name.
-        let Ok(canonical) = self.rules.canonical(location) else { return };
-        let store = canonical.find("://").and_then(|at| Some(at + 3 + canonical[at + 3..].find('/')?));
-        if let Some(store) = store.map(|end| &canonical[..end])
-            && !self.stores.iter().any(|known| known == store)
-        {
-            self.stores.push(store.to_owned());
-        }
-        // A name that readers understand in several ways need not be listed as it is.
-        let is_plain = !canonical.contains(['?', '#']) && canonical.matches("//").count() == 1;
-        let must = must && is_plain && self.roots.iter().any(|root| canonical.starts_with(root.as_str()));
-        let exact = Fingerprint::of(&canonical);
-        let mut failed = None;
-        let (references, rules) = (&mut self.references, self.rules);
-        let all = rules.fingerprints(location, |form| {
-            if let Err(error) = references.add(form, must && form == exact) {
-                failed = Some(error);
-            }
-        });
-        debug_assert!(all.is_ok());
-        self.failed = failed.or(self.failed.take());
-    }
-}
-
-/// Collects everything that keeps an object: what the table refers to, its neighbours, its loose metadata files and
-/// configured readers. Returns the manifests that were read, and those other tables.
-async fn refer(
-    work: &Work<'_>,
-    loaded: &LoadedTable,
-    place: &Place,
-    loose: &Loose,
-    settled: &BTreeSet<SnapshotId>,
-    seen: &mut Seen<'_>,
-) -> Result<(Vec<Retained>, Vec<LoadedTable>), Error> {
-    let reader = Reader::new(work.storage.clone(), 0, Arc::clone(&work.hands.progress));
-    let mut tables = sweep::orphan_neighbours(work, &loaded.name, place).await?;
-    tables.extend(loose.protecting.iter().cloned());
-    let none = BTreeSet::new();
-    let mut retained = Vec::new();
-    let all = [(loaded, settled)].into_iter();
-    let all = all.chain(tables.iter().map(|table| (table, &none)));
-    for (table, settled) in all {
-        let read =
-            referenced::each(&reader, table, settled, |_| false, |location, must| seen.add(location, must)).await?;
-        retained.extend(read.iter().map(|manifest| manifest.retained()));
-        if let Some(error) = seen.failed.take() {
-            return Err(error.into());
-        }
-    }
-    for hint in referenced::version_hints(&place.roots) {
-        seen.add(&hint, false);
-    }
-    retained.sort();
-    retained.dedup();
-    Ok((retained, tables))
-}
-
 /// What the decisions depend on.
 async fn facts(
     work: &Work<'_>,
     asked: &Asked<'_>,
     loaded: &LoadedTable,
-    place: &Place,
-    alone: &Exclusive,
-    found: &Found,
-    usage: &Usage,
-    loose: &Loose,
+    (place, alone): (&Place, &Exclusive),
+    (found, usage, loose): (&Found, &Usage, &Loose),
 ) -> Result<OrphanFacts, Error> {
     let config = &work.hands.config;
     let rules = work.hands.storage.rules();
@@ -323,101 +329,6 @@ async fn marked(work: &Work<'_>, uuid: Uuid) -> Result<HashSet<Fingerprint>, Err
     Ok(marked)
 }
 
-/// All decisions on what nothing refers to.
-struct Decided {
-    orphans: Sorted,
-    counts: OrphanCounts,
-    kept: Vec<KeptReport>,
-}
-
-impl Decided {
-    fn by(
-        mut unreferenced: Kept,
-        facts: &OrphanFacts,
-        rules: &LocationRules,
-        (marked, checksummed_objects): (&HashSet<Fingerprint>, &HashSet<Fingerprint>),
-        referenced: crate::model::Tally,
-        memory: u64,
-        reasons: bool,
-    ) -> Result<Self, SpillError> {
-        let mut decided = Self { orphans: Sorted::new(memory), counts: OrphanCounts::default(), kept: Vec::new() };
-        decided.counts.listed = referenced;
-        decided.counts.kept.insert(KeptObject::Referenced, referenced);
-        let mut gone = HashSet::new();
-        let mut checksums = Kept::new(memory / 4);
-        unreferenced.each(|object| {
-            let fingerprint = Fingerprint::of(&object.location);
-            let seen = Unreferenced {
-                location: &object.location,
-                facts: &object.facts,
-                is_representable: object.is_representable,
-                is_marked: marked.contains(&fingerprint),
-            };
-            let verdict = decide(&seen, facts, rules);
-            if verdict == Verdict::Keep(KeptObject::Hidden) && checksummed(&object.location).is_some() {
-                // Known when all others are decided.
-                return checksums.add(&object);
-            }
-            if matches!(verdict, Verdict::Orphan(_)) && checksummed_objects.contains(&fingerprint) {
-                gone.insert(fingerprint);
-            }
-            decided.add(verdict, object, facts, reasons)
-        })?;
-        checksums.each(|object| {
-            let of = checksummed(&object.location).map(|of| Fingerprint::of(&of));
-            let goes = of.is_some_and(|of| gone.contains(&of));
-            let verdict =
-                if goes { Verdict::Orphan(crate::model::FileKind::Other) } else { Verdict::Keep(KeptObject::Hidden) };
-            decided.add(verdict, object, facts, reasons)
-        })?;
-        decided.kept.sort_unstable();
-        decided.kept.truncate(REASONS);
-        Ok(decided)
-    }
-
-    fn add(
-        &mut self,
-        verdict: Verdict,
-        object: crate::inventory::spill::Object,
-        facts: &OrphanFacts,
-        reasons: bool,
-    ) -> Result<(), SpillError> {
-        self.counts.add(verdict, &object.location, &object.facts, facts.now);
-        match verdict {
-            Verdict::Orphan(kind) => self.orphans.add(kind, object),
-            Verdict::Keep(because) => {
-                if reasons && self.kept.len() <= REASONS {
-                    self.kept.push(KeptReport { location: object.location, size: object.facts.size, because });
-                }
-                Ok(())
-            }
-        }
-    }
-}
-
-/// The plan with its id, and its decisions, compressed.
-fn written(
-    loaded: &LoadedTable,
-    uuid: Uuid,
-    facts: OrphanFacts,
-    counts: OrphanCounts,
-    orphans: &mut Sorted,
-) -> Result<(OrphansPlan, Vec<u8>), Error> {
-    let failed = |error: std::io::Error| Error::from(ListError::Encode { reason: error.to_string() });
-    let mut hash = PlanHash::default();
-    let mut packer = zstd::Encoder::new(Vec::new(), 3).map_err(failed)?;
-    let mut line = Vec::new();
-    orphans.each(|entry| {
-        line.clear();
-        serde_json::to_writer(&mut line, &DecisionLine::Orphan(entry))?;
-        line.push(b'\n');
-        hash.add(&line);
-        std::io::Write::write_all(&mut packer, &line).map_err(failed)
-    })?;
-    let plan = hash.finish(&loaded.name, uuid, &loaded.metadata_location, facts, counts)?;
-    Ok((plan, packer.finish().map_err(failed)?))
-}
-
 /// What else the guard needs.
 struct Judged<'a> {
     found: &'a Found,
@@ -444,7 +355,7 @@ async fn approved(
     let finding = sweep::unplanned_removal(state, work.uuid, work.now).await?;
     let root = plan.facts.listed.first().map_or_else(String::new, ToString::to_string);
     let header = plan.header.clone();
-    forked(work, &table, &judged.loose.forked).await?;
+    findings::forked(work, &table, &judged.loose.forked).await?;
     let facts = OrphanGuardFacts {
         limits: &work.hands.config.guard,
         hold: hold.as_ref(),
@@ -466,80 +377,4 @@ async fn approved(
         stored::refused(work, Job::Orphans, &table, refusal, id, report).await?;
     }
     Ok(guarded.ok())
-}
-
-async fn forked(work: &Work<'_>, table: &TableName, files: &[String]) -> Result<(), Error> {
-    let state = &work.hands.state;
-    let Some(first) = files.first() else {
-        state.resolve_kind(FindingKind::ForkedLineage, table, Some(work.uuid), work.now).await?;
-        return Ok(());
-    };
-    let seen = Observation {
-        kind: FindingKind::ForkedLineage,
-        table: table.clone(),
-        uuid: Some(work.uuid),
-        ref_name: None,
-        severity: Severity::Critical,
-        numbers: json!({ "files": files.len() }),
-        message: format!("{first} comes after a state of {table} that its log does not have"),
-        advice:
-            "find out whether the table was restored, or is written through two catalogs; while such a file is young, \
-                 no orphans are deleted"
-                .to_owned(),
-    };
-    state.raise(&seen, work.now).boxed().await?;
-    Ok(())
-}
-
-/// A finding for folders that may hold other things than the table's files.
-async fn not_exclusive(
-    work: &Work<'_>,
-    name: &TableName,
-    alone: &Exclusive,
-    report: &mut TableReport,
-) -> Result<(), Error> {
-    let state = &work.hands.state;
-    let Some((root, why)) = alone.left_out.first_key_value() else {
-        state.resolve_kind(FindingKind::NotExclusive, name, Some(work.uuid), work.now).await?;
-        return Ok(());
-    };
-    let seen = Observation {
-        kind: FindingKind::NotExclusive,
-        table: name.clone(),
-        uuid: Some(work.uuid),
-        ref_name: None,
-        severity: Severity::Warning,
-        numbers: json!({ "folders": alone.left_out.keys().collect::<Vec<_>>() }),
-        message: format!("{root}, a folder of {name}, {why}; no orphans are looked for in it"),
-        advice: "give the table a data or metadata path of its own".to_owned(),
-    };
-    state.raise(&seen, work.now).boxed().await?;
-    report.notes.push(format!("{root} {why}, so no orphans are looked for in it"));
-    Ok(())
-}
-
-/// A finding for folders that hold nothing of the table.
-async fn foreign_folders(work: &Work<'_>, name: &TableName, facts: &OrphanFacts, usage: &Usage) -> Result<(), Error> {
-    let state = &work.hands.state;
-    let Some(first) = facts.foreign_folders.first() else {
-        state.resolve_kind(FindingKind::ForeignFolder, name, Some(work.uuid), work.now).await?;
-        return Ok(());
-    };
-    let of = facts.foreign_folders.iter().filter_map(|folder| usage.folders.get(folder));
-    let (objects, bytes) = of.fold((0, 0), |(objects, bytes), (all, _)| (objects + all.objects, bytes + all.bytes));
-    let count = facts.foreign_folders.len();
-    let seen = Observation {
-        kind: FindingKind::ForeignFolder,
-        table: name.clone(),
-        uuid: Some(work.uuid),
-        ref_name: None,
-        severity: Severity::Info,
-        numbers: json!({ "folders": count, "objects": objects, "bytes": bytes }),
-        message: format!(
-            "{count} folders of {name}, such as {first}, hold nothing of it; their {objects} files are kept"
-        ),
-        advice: "if they are rubbish, remove them by hand".to_owned(),
-    };
-    state.raise(&seen, work.now).boxed().await?;
-    Ok(())
 }

@@ -1,16 +1,28 @@
 //! Bulk deletes with one outcome per object (safety rule 12). The only caller is `sweep`.
+//!
+//! Batches of at most a thousand objects of one store are in flight side by side, as many as the store takes
+//! (`delete/pace.rs`). `docs/adr/0006-deletes.md` says why those of S3 are not sent by `object_store`.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use futures::stream::{self, StreamExt};
+use object_store::ObjectStore;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
-use tokio::time::{Instant, timeout_at};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 
-use super::{Loan, Place, Storage, StorageError, StorageErrorKind};
+use super::signed::Bucket;
+use super::{Lent, Loan, Storage, StorageError, StorageErrorKind};
+use crate::clock::Clock;
 use crate::model::Location;
+
+mod list;
+mod other;
+mod pace;
+mod s3;
+
+pub(super) use pace::Paces;
 
 /// A delete that did what it should.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,210 +33,230 @@ pub enum Deleted {
     AlreadyGone,
 }
 
-/// The keys of one store, each with its place in the outcomes.
-struct Batch {
-    store: Arc<dyn ObjectStore>,
-    loan: Option<Loan>,
-    keys: Vec<(usize, Path)>,
-}
-
 /// S3's limit on keys in one request.
 const BATCH: usize = 1000;
-/// Single deletes in flight, where a bulk request did not settle a key.
+
+/// Single deletes of a batch at once, where a bulk request did not settle a key.
 const SINGLE: usize = 16;
+
+/// The objects of one store that are asked for with the same keys.
+struct Group {
+    way: Result<Way, StorageError>,
+    keys: Vec<Key>,
+}
+
+/// How they are deleted.
+enum Way {
+    S3(Arc<Bucket>, Option<Lent>),
+    Other(Arc<dyn ObjectStore>, Option<Loan>),
+}
+
+/// An object, and its places in the outcomes.
+struct Key {
+    path: Path,
+    places: Vec<usize>,
+}
+
+/// What is not done then is not tried any more.
+#[derive(Clone, Copy)]
+struct Deadline {
+    at: Instant,
+    /// In boot time: `at` stands still while the machine sleeps.
+    boot_ms: u64,
+}
+
+impl Deadline {
+    fn after(within: Duration) -> Self {
+        let ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
+        Self { at: Instant::now() + within, boot_ms: Clock::boot_ms().saturating_add(ms) }
+    }
+
+    fn is_over(self) -> bool {
+        Clock::boot_ms() >= self.boot_ms
+    }
+}
+
+/// What became of an object.
+type Settled = Result<Deleted, Failure>;
+
+/// Why an object was not deleted.
+#[derive(Debug, Clone)]
+struct Failure {
+    kind: StorageErrorKind,
+    reason: String,
+}
+
+impl Failure {
+    fn unavailable(reason: &str) -> Self {
+        Self { kind: StorageErrorKind::Unavailable, reason: reason.to_owned() }
+    }
+
+    fn denied(reason: &str) -> Self {
+        Self { kind: StorageErrorKind::Denied, reason: reason.to_owned() }
+    }
+
+    fn too_late(last: Option<&str>) -> Self {
+        let last = last.map(|said| format!("; the last answer: {said}")).unwrap_or_default();
+        Self::unavailable(&format!("the store took too long; it was not deleted, or the store did not say so{last}"))
+    }
+
+    fn of(self, location: &str) -> StorageError {
+        StorageError { location: location.to_owned(), kind: self.kind, reason: self.reason }
+    }
+}
+
+/// A batch, and what was told of its objects so far.
+struct Told {
+    keys: Vec<Key>,
+    settled: Vec<Option<Settled>>,
+    /// The last that went wrong.
+    last: Option<String>,
+}
+
+impl Told {
+    fn new(keys: Vec<Key>) -> Self {
+        Self { settled: keys.iter().map(|_| None).collect(), keys, last: None }
+    }
+
+    fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    fn path(&self, at: usize) -> &Path {
+        &self.keys[at].path
+    }
+
+    fn key(&self, at: usize) -> &str {
+        self.path(at).as_ref()
+    }
+
+    fn settle(&mut self, at: usize, settled: Settled) {
+        self.settled[at] = Some(settled);
+    }
+
+    fn fail(&mut self, all: &[usize], failure: &Failure) {
+        for at in all {
+            self.settle(*at, Err(failure.clone()));
+        }
+    }
+
+    /// Those of which nothing was told.
+    fn open(&self) -> Vec<usize> {
+        (0..self.len()).filter(|at| self.settled[*at].is_none()).collect()
+    }
+
+    /// Takes lent keys out of what the store said.
+    fn redact(&mut self, lent: &Lent) {
+        for failure in self.settled.iter_mut().filter_map(|settled| settled.as_mut()?.as_mut().err()) {
+            failure.reason = lent.redact(std::mem::take(&mut failure.reason));
+        }
+        self.last = self.last.take().map(|said| lent.redact(said));
+    }
+}
 
 impl Storage {
     /// Deletes these objects; every one of them has an outcome, in the order given. What is not done `within` that
-    /// time is not tried any more, and has failed.
-    ///
-    /// What a bulk request does not confirm by name is deleted singly, since the text of a bulk error does
-    /// not reliably tell which keys it is about.
+    /// time is not tried any more, and has failed. Of one that is named twice the first is told to be deleted.
     pub async fn delete(
         &self,
         locations: Vec<Location>,
         within: Duration,
     ) -> Vec<(Location, Result<Deleted, StorageError>)> {
-        let end = Instant::now() + within;
-        let mut outcomes: Vec<Option<Result<Deleted, StorageError>>> = Vec::new();
-        outcomes.resize_with(locations.len(), || None);
-        // By store: where keys are lent there may be several for one bucket.
-        let mut batches: BTreeMap<(&str, Option<String>), Batch> = BTreeMap::new();
-        for (index, location) in locations.iter().enumerate() {
-            match self.object(location) {
-                Ok(Place { store, path, loan }) => {
-                    let prefix = loan.as_ref().and_then(|loan| Some(loan.lent.grant(location)?.prefix.clone()));
-                    let batch = batches.entry((location.store(), prefix));
-                    batch.or_insert_with(|| Batch { store, loan, keys: Vec::new() }).keys.push((index, path));
-                }
-                Err(error) => outcomes[index] = Some(Err(error)),
-            }
-        }
-        for Batch { store, mut loan, keys } in batches.into_values() {
-            for batch in keys.chunks(BATCH) {
-                let mut told = timeout_at(end, bulk(&store, batch)).await.unwrap_or_default();
-                if let (Some(loan), Some(refused)) = (&mut loan, told.refused.take())
-                    && loan.is_worth_another(&refused).await
-                {
-                    told = timeout_at(end, bulk(&store, batch)).await.unwrap_or_default();
-                }
-                let confirmed = told.confirmed;
-                let rest: Vec<_> = batch.iter().filter(|(_, path)| !confirmed.contains_key(path)).cloned().collect();
-                for (index, path) in batch {
-                    outcomes[*index] = confirmed.get(path).copied().map(Ok);
-                }
-                let singles: Vec<_> = stream::iter(rest)
-                    .map(|(index, path)| {
-                        let (store, location) = (Arc::clone(&store), locations[index].raw().to_owned());
-                        let loan = loan.clone();
-                        async move {
-                            let outcome = timeout_at(end, single(&store, &path, &location, loan)).await;
-                            (index, outcome.unwrap_or_else(|_| Err(too_late(&location))))
+        let deadline = Deadline::after(within);
+        let mut outcomes: Vec<Option<Settled>> = locations.iter().map(|_| None).collect();
+        let mut batches: JoinSet<Told> = JoinSet::new();
+        for ((of, _), group) in self.groups(&locations, &mut outcomes) {
+            let paces = self.paces_of(of);
+            let mut keys = group.keys.into_iter().peekable();
+            while keys.peek().is_some() {
+                let told = Told::new(keys.by_ref().take(BATCH).collect());
+                let paces = Arc::clone(&paces);
+                match &group.way {
+                    Ok(Way::S3(bucket, lent)) => {
+                        let (bucket, lent) = (Arc::clone(bucket), lent.clone());
+                        batches.spawn(s3::Deleter { bucket, lent, paces, deadline }.delete(told));
+                    }
+                    Ok(Way::Other(store, loan)) => {
+                        let (store, loan) = (Arc::clone(store), loan.clone());
+                        batches.spawn(other::Deleter { store, loan, paces, deadline }.delete(told));
+                    }
+                    Err(error) => {
+                        let failure = Failure { kind: error.kind, reason: error.reason.clone() };
+                        for place in told.keys.into_iter().flat_map(|key| key.places) {
+                            outcomes[place] = Some(Err(failure.clone()));
                         }
-                    })
-                    .buffer_unordered(SINGLE)
-                    .collect()
-                    .await;
-                for (index, outcome) in singles {
-                    outcomes[index] = Some(outcome);
+                    }
                 }
             }
         }
-        let untold = |location: &Location| {
-            Err(StorageError {
-                location: location.raw().to_owned(),
-                kind: StorageErrorKind::Unavailable,
-                reason: "the store did not tell what became of it".to_owned(),
-            })
-        };
-        locations
-            .into_iter()
-            .zip(outcomes)
-            .map(|(location, outcome)| {
-                let outcome = outcome.unwrap_or_else(|| untold(&location));
-                (location, outcome)
-            })
-            .collect()
+        let mut broken = None;
+        while let Some(batch) = batches.join_next().await {
+            match batch {
+                Ok(Told { keys, settled, last }) => {
+                    for (key, settled) in keys.into_iter().zip(settled) {
+                        let settled = settled.unwrap_or_else(|| Err(Failure::too_late(last.as_deref())));
+                        for (at, place) in key.places.into_iter().enumerate() {
+                            let is_again = at > 0 && settled.is_ok();
+                            outcomes[place] = Some(if is_again { Ok(Deleted::AlreadyGone) } else { settled.clone() });
+                        }
+                    }
+                }
+                Err(error) => broken = Some(error.to_string()),
+            }
+        }
+        // Only those of a batch that broke off have none.
+        let reason = format!("the client failed: {}", broken.as_deref().unwrap_or("without a word"));
+        let told = locations.into_iter().zip(outcomes).map(|(location, outcome)| {
+            let outcome = outcome.unwrap_or_else(|| Err(Failure::unavailable(&reason)));
+            let outcome = outcome.map_err(|failure| failure.of(location.raw()));
+            (location, outcome)
+        });
+        told.collect()
     }
-}
 
-fn too_late(location: &str) -> StorageError {
-    StorageError {
-        location: location.to_owned(),
-        kind: StorageErrorKind::Unavailable,
-        reason: "the store took too long; it was not deleted, or did not say so".to_owned(),
-    }
-}
-
-/// What a store said to a bulk request.
-#[derive(Default)]
-struct Told {
-    /// The keys that it confirms.
-    confirmed: HashMap<Path, Deleted>,
-    /// That our credentials are no good, if it said so.
-    refused: Option<StorageError>,
-}
-
-/// What becomes of a batch. In a task of its own: an answer that names a key which was not asked for panics the
-/// client, and that must cost this batch only.
-async fn bulk(store: &Arc<dyn ObjectStore>, batch: &[(usize, Path)]) -> Told {
-    let paths: Vec<Path> = batch.iter().map(|(_, path)| path.clone()).collect();
-    if paths.len() < 2 {
-        return Told::default();
-    }
-    let store = Arc::clone(store);
-    let task = tokio::spawn(async move {
-        let paths: Vec<_> = paths.into_iter().map(Ok).collect();
-        let mut results = store.delete_stream(stream::iter(paths).boxed());
-        let mut told = Told::default();
-        while let Some(result) = results.next().await {
-            match result {
-                Ok(path) => _ = told.confirmed.insert(path, Deleted::Deleted),
+    /// By store, and where keys are lent by what they are lent for. What cannot be asked for has failed.
+    fn groups<'a>(
+        &self,
+        locations: &'a [Location],
+        outcomes: &mut [Option<Settled>],
+    ) -> BTreeMap<(&'a str, Option<String>), Group> {
+        let mut groups: BTreeMap<(&str, Option<String>), Group> = BTreeMap::new();
+        let mut known: HashMap<&str, usize> = HashMap::new();
+        for (place, location) in locations.iter().enumerate() {
+            let path = match location.object_path() {
+                Ok(path) => path,
                 Err(error) => {
-                    let error = StorageError::of("", &error);
-                    told.refused = told.refused.or(Some(error).filter(|error| error.kind == StorageErrorKind::Denied));
+                    let error = StorageError::from(error);
+                    outcomes[place] = Some(Err(Failure { kind: error.kind, reason: error.reason }));
+                    continue;
                 }
+            };
+            let prefix = self.lent_for(location).map(|(_, grant)| grant.prefix.clone());
+            let group = groups.entry((location.store(), prefix));
+            let group = group.or_insert_with(|| Group { way: self.delete_way(location), keys: Vec::new() });
+            let at = *known.entry(location.canonical()).or_insert(group.keys.len());
+            match group.keys.get_mut(at) {
+                Some(key) => key.places.push(place),
+                None => group.keys.push(Key { path, places: vec![place] }),
             }
         }
-        told
-    });
-    task.await.unwrap_or_default()
-}
+        groups
+    }
 
-async fn single(
-    store: &Arc<dyn ObjectStore>,
-    path: &Path,
-    location: &str,
-    mut loan: Option<Loan>,
-) -> Result<Deleted, StorageError> {
-    let unavailable =
-        |reason: String| StorageError { location: location.to_owned(), kind: StorageErrorKind::Unavailable, reason };
-    loop {
-        let (store, path) = (Arc::clone(store), path.clone());
-        let task = tokio::spawn(async move { store.delete(&path).await });
-        let error = match task.await.map_err(|error| unavailable(format!("the client failed: {error}")))? {
-            Ok(()) => return Ok(Deleted::Deleted),
-            Err(error) => StorageError::of(location, &error),
-        };
-        if error.kind == StorageErrorKind::NotFound {
-            return Ok(Deleted::AlreadyGone);
+    fn delete_way(&self, at: &Location) -> Result<Way, StorageError> {
+        if at.scheme() == "s3" && !self.is_brought(at.store()) {
+            return Ok(Way::S3(self.bucket(at)?, self.lent_for(at).map(|(lent, _)| lent.clone())));
         }
-        let Some(loan) = &mut loan else { return Err(error) };
-        if !loan.is_worth_another(&error).await {
-            return Err(error.without_secrets(loan));
-        }
+        let (store, loan) = self.store_of(at)?;
+        Ok(Way::Other(store, loan))
+    }
+
+    fn paces_of(&self, store: &str) -> Arc<Paces> {
+        let mut paces = self.paces.lock().unwrap_or_else(PoisonError::into_inner);
+        let paces = paces.entry(store.to_owned()).or_insert_with(|| Arc::new(Paces::new(self.concurrency)));
+        Arc::clone(paces)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use bytes::Bytes;
-
-    use super::*;
-    use crate::model::LocationRules;
-
-    #[tokio::test]
-    async fn every_object_has_its_own_outcome_and_its_neighbours_stay() {
-        let folder = tempfile::tempdir().unwrap();
-        let storage = Storage::new(LocationRules::default(), BTreeMap::new(), 4);
-        let at = |name: &str| format!("file://{}/{name}", folder.path().display());
-        for name in ["p=a%2Fb/1", "p=New+York/2", "p=New York/3", "日本", "keep%20me", "keep me"] {
-            storage.write_new(&at(name), Bytes::from_static(b"x")).await.unwrap();
-        }
-        std::fs::create_dir(folder.path().join("folder")).unwrap();
-        let names = ["p=a%2Fb/1", "absent", "p=New York/3", "日本", "a//b", "keep%20me", "folder"];
-        let locations = names.iter().map(|name| storage.rules().parse(&at(name)).unwrap()).collect();
-        let outcomes = storage.delete(locations, Duration::from_mins(1)).await;
-        let told: Vec<_> =
-            outcomes.iter().map(|(location, outcome)| (location.file_name(), outcome.as_ref().ok().copied())).collect();
-        assert_eq!(
-            told,
-            [
-                ("1", Some(Deleted::Deleted)),
-                ("absent", Some(Deleted::AlreadyGone)),
-                ("3", Some(Deleted::Deleted)),
-                ("日本", Some(Deleted::Deleted)),
-                ("b", None),
-                ("keep%20me", Some(Deleted::Deleted)),
-                ("folder", None),
-            ]
-        );
-        for name in ["p=New+York/2", "keep me"] {
-            assert_eq!(&storage.read(&at(name)).await.unwrap()[..], b"x", "{name}");
-        }
-        assert!(folder.path().join("folder").try_exists().unwrap());
-    }
-
-    #[tokio::test]
-    async fn an_object_that_must_be_new_is_not_replaced() {
-        let folder = tempfile::tempdir().unwrap();
-        let storage = Storage::new(LocationRules::default(), BTreeMap::new(), 4);
-        let at = format!("{}/x", folder.path().display());
-        storage.write_new(&at, Bytes::from_static(b"1")).await.unwrap();
-        let error = storage.write_new(&at, Bytes::from_static(b"2")).await.unwrap_err();
-        assert_eq!(error.kind, StorageErrorKind::AlreadyExists);
-        assert_eq!(storage.head(&at).await.unwrap().size, 1);
-        assert_eq!(storage.read(&format!("{at}y")).await.unwrap_err().kind, StorageErrorKind::NotFound);
-    }
-}
+mod tests;

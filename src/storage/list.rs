@@ -7,12 +7,13 @@
 //! `docs/adr/0005-listing.md` says why S3 and local files are not listed by `object_store`.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
-use object_store::ObjectStore;
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -22,9 +23,12 @@ use crate::model::{Location, ObjectFacts, Root, Timestamp};
 
 mod ask;
 mod files;
+mod folder;
 mod order;
 mod page;
 mod ranges;
+
+pub use folder::Folder;
 
 /// Objects in a batch at most.
 const BATCH: usize = 1000;
@@ -83,7 +87,8 @@ impl Listed {
 
     fn of_text(store: &str, key: &str, facts: ObjectFacts) -> Self {
         let location = format!("{store}/{key}");
-        match path_of_key(key) {
+        let scheme = store.split_once("://").map_or(store, |(scheme, _)| scheme);
+        match path_of_key(scheme, key) {
             Ok(_) => Self::Object { location, facts },
             Err(why) => Self::Unrepresentable { location, facts, why },
         }
@@ -270,18 +275,24 @@ impl Storage {
     async fn list_into(&self, root: &Root, paging: Paging, sink: &Sink) -> Result<(), Stopped> {
         let at = self.rules.parse(root.as_str()).map_err(StorageError::from)?;
         let at_once = self.concurrency.min(MAX_AT_ONCE);
-        match self.way(root, &at, paging, sink)? {
+        match self.way(root, &at, paging, &sink.progress)? {
             Way::Files => files::list(root, &at, at_once, sink).await,
             Way::S3(source) => ranges::list(source, &at, paging, at_once, sink).await,
             Way::Other(store, loan) => list_other(root, &at, store.as_ref(), loan.as_ref(), sink).await,
         }
     }
 
-    fn way(&self, root: &Root, at: &Location, paging: Paging, sink: &Sink) -> Result<Way, StorageError> {
-        let is_brought = self.brought.lock().unwrap_or_else(PoisonError::into_inner).contains(at.store());
+    fn way(
+        &self,
+        root: &Root,
+        at: &Location,
+        paging: Paging,
+        progress: &Arc<ListProgress>,
+    ) -> Result<Way, StorageError> {
+        let is_brought = self.is_brought(at.store());
         match at.scheme() {
             "file" if !is_brought => Ok(Way::Files),
-            "s3" if !is_brought => Ok(Way::S3(ask::Source::open(self, root, at, paging, Arc::clone(&sink.progress))?)),
+            "s3" if !is_brought => Ok(Way::S3(ask::Source::open(self, root, at, paging, Arc::clone(progress))?)),
             _ => {
                 let (store, loan) = self.store_of(at)?;
                 Ok(Way::Other(store, loan))
@@ -298,10 +309,7 @@ async fn list_other(
     loan: Option<&Loan>,
     sink: &Sink,
 ) -> Result<(), Stopped> {
-    let prefix = match at.key().trim_end_matches('/') {
-        "" => None,
-        key => Some(path_of_key(key).map_err(|why| error_of(root, StorageErrorKind::Unrepresentable, why))?),
-    };
+    let prefix = prefix_of(root, at)?;
     let mut found = store.list(prefix.as_ref()).chunks(BATCH);
     while let Some(chunk) = found.next().await {
         sink.progress.requests.fetch_add(1, Ordering::Relaxed);
@@ -312,16 +320,30 @@ async fn list_other(
                 let told = error_of(root, told.kind, &told.reason);
                 loan.map_or_else(|| told.clone(), |loan| told.clone().without_secrets(loan))
             })?;
-            let facts = ObjectFacts {
-                size: meta.size,
-                modified: Some(meta.last_modified.into()).filter(|time: &Timestamp| time.0 > 0),
-                etag: meta.e_tag,
-            };
-            batch.push(Listed::of_text(at.store(), meta.location.as_ref(), facts));
+            let key = meta.location.to_string();
+            batch.push(Listed::of_text(at.store(), &key, facts_of(meta)));
         }
         sink.send(batch).await?;
     }
     Ok(())
+}
+
+/// What `object_store` is asked for; a whole bucket has no prefix.
+fn prefix_of(root: &Root, at: &Location) -> Result<Option<Path>, StorageError> {
+    match at.key().trim_end_matches('/') {
+        "" => Ok(None),
+        key => path_of_key(at.scheme(), key)
+            .map(Some)
+            .map_err(|why| error_of(root, StorageErrorKind::Unrepresentable, why)),
+    }
+}
+
+fn facts_of(meta: ObjectMeta) -> ObjectFacts {
+    ObjectFacts {
+        size: meta.size,
+        modified: Some(meta.last_modified.into()).filter(|time: &Timestamp| time.0 > 0),
+        etag: meta.e_tag,
+    }
 }
 
 fn error_of(root: &Root, kind: StorageErrorKind, reason: &str) -> StorageError {

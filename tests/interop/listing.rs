@@ -13,7 +13,7 @@ use icewarden::storage::{ListProgress, Listed, Paging, Storage};
 use crate::parts::{S3Server, variable};
 
 /// Names that both servers keep as they are.
-const KEPT: [&str; 19] = [
+pub(crate) const KEPT: [&str; 19] = [
     "a b", "a%20b", "a%2Fb", "%zz", "a+b", "p=1/x", "a#1", "a?b=c", "é", "e\u{301}", "a&b", "a<b>", "a\"b'", "a*b",
     "~a", "a:b", "[a]", "a\u{a0}b", "🦀",
 ];

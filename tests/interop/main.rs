@@ -12,6 +12,7 @@ mod bad_input;
 mod binary;
 mod branches;
 mod crash;
+mod deletes;
 mod demo;
 mod lake;
 mod listing;

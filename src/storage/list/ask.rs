@@ -37,7 +37,7 @@ pub(super) struct Ask {
 
 /// A bucket under one root.
 pub(super) struct Source {
-    bucket: Bucket,
+    bucket: Arc<Bucket>,
     root: Root,
     paging: Paging,
     lent: Option<Lent>,

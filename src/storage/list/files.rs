@@ -53,32 +53,69 @@ pub(super) async fn list(root: &Root, at: &Location, at_once: usize, sink: &Sink
 /// Reads one folder.
 fn walk(root: &Root, store: &str, folder: &Path, sink: &Sink) -> Result<Walked, Stopped> {
     sink.progress.requests.fetch_add(1, Ordering::Relaxed);
-    let mut walked = Walked { folders: Vec::new(), is_gone: false };
+    let mut folders = Vec::new();
+    let mut batch = Vec::new();
+    let is_there = read(root, store, folder, |entry| {
+        match entry {
+            Entry::Folder(folder) => folders.push(folder.path()),
+            Entry::File(listed) => batch.push(listed),
+        }
+        if batch.len() == BATCH {
+            sink.send_blocking(std::mem::take(&mut batch))?;
+        }
+        Ok::<(), Stopped>(())
+    })?;
+    sink.send_blocking(batch)?;
+    Ok(Walked { folders, is_gone: !is_there })
+}
+
+/// The names of the folders directly in one, and what else is in it.
+pub(super) fn level(root: &Root, store: &str, folder: &Path) -> Result<(Vec<Vec<u8>>, Vec<Listed>), StorageError> {
+    let (mut folders, mut files) = (Vec::new(), Vec::new());
+    // What is not there holds nothing.
+    let _is_there = read(root, store, folder, |entry| {
+        match entry {
+            Entry::Folder(folder) => folders.push(folder.file_name().as_bytes().to_vec()),
+            Entry::File(listed) => files.push(listed),
+        }
+        Ok::<(), StorageError>(())
+    })?;
+    Ok((folders, files))
+}
+
+/// Something in a folder.
+enum Entry {
+    Folder(DirEntry),
+    File(Listed),
+}
+
+/// Tells all that is in a folder; whether the folder is there.
+fn read<E: From<StorageError>>(
+    root: &Root,
+    store: &str,
+    folder: &Path,
+    mut each: impl FnMut(Entry) -> Result<(), E>,
+) -> Result<bool, E> {
     let entries = match std::fs::read_dir(folder) {
         Ok(entries) => entries,
         // A folder that is not there holds nothing, as a prefix of a bucket.
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Walked { is_gone: true, ..walked }),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(failed(root, store, folder, &error).into()),
     };
-    let mut batch = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|error| failed(root, store, folder, &error))?;
         let seen = entry
             .file_type()
             .and_then(|kind| if kind.is_dir() { Ok(None) } else { Ok(Some((kind, entry.metadata()?))) });
         match seen {
-            Ok(None) => walked.folders.push(entry.path()),
-            Ok(Some((kind, metadata))) => batch.push(listed(store, &entry, kind, &metadata)),
+            Ok(None) => each(Entry::Folder(entry))?,
+            Ok(Some((kind, metadata))) => each(Entry::File(listed(store, &entry, kind, &metadata)))?,
             // Deleted since the folder was read.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(failed(root, store, &entry.path(), &error).into()),
         }
-        if batch.len() == BATCH {
-            sink.send_blocking(std::mem::take(&mut batch))?;
-        }
     }
-    sink.send_blocking(batch)?;
-    Ok(walked)
+    Ok(true)
 }
 
 fn listed(store: &str, entry: &DirEntry, kind: FileType, metadata: &Metadata) -> Listed {

@@ -1,14 +1,10 @@
 //! One page of an S3 listing (`ListObjectsV2`), read strictly: a page that is not whole is no page.
 
-use std::borrow::Cow;
-
 use chrono::{DateTime, Utc};
 use percent_encoding::percent_decode;
-use quick_xml::Reader;
-use quick_xml::escape::resolve_predefined_entity;
-use quick_xml::events::Event;
 
 use crate::model::{ObjectFacts, Timestamp};
+use crate::storage::xml::{self, Step};
 
 /// What a bucket has in one place, in the store's order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -143,46 +139,29 @@ pub(super) fn store_error(text: &str) -> Option<String> {
 }
 
 fn elements(text: &str) -> Result<Read, String> {
-    let mut reader = Reader::from_str(text);
     let mut read = Read::default();
     let mut path: Vec<In> = Vec::new();
-    let mut value = String::new();
-    let mut is_whole = false;
-    loop {
-        match reader.read_event().map_err(|error| error.to_string())? {
-            Event::Start(start) => {
-                let inner = enter(path.last().copied(), start.local_name().as_ref());
+    xml::walk(text, |step| {
+        match step {
+            Step::Open(name) => {
+                let inner = enter(path.last().copied(), name);
                 if path.is_empty() && inner != In::Answer {
-                    return Err(format!("it is a <{}>", String::from_utf8_lossy(start.local_name().as_ref())));
+                    return Err(format!("it is a <{}>", String::from_utf8_lossy(name)));
                 }
                 if inner == In::Object {
                     read.objects.push(Object::default());
                 }
-                value.clear();
                 path.push(inner);
             }
-            Event::End(_) => {
-                let inner = path.pop().ok_or("an element ends that did not begin")?;
-                if let In::Field(field) = inner {
-                    set(&mut read, path.last().copied(), field, std::mem::take(&mut value));
-                }
-                is_whole |= inner == In::Answer;
-            }
-            Event::Text(text) => value.push_str(&text.decode().map_err(|error| error.to_string())?),
-            Event::CData(text) => value.push_str(&text.decode().map_err(|error| error.to_string())?),
-            Event::GeneralRef(name) => {
-                if let Some(character) = name.resolve_char_ref().map_err(|error| error.to_string())? {
-                    value.push(character);
-                } else {
-                    let name: Cow<'_, str> = name.decode().map_err(|error| error.to_string())?;
-                    value.push_str(resolve_predefined_entity(&name).ok_or_else(|| format!("&{name}; is unknown"))?);
+            Step::Close(value) => {
+                if let Some(In::Field(field)) = path.pop() {
+                    set(&mut read, path.last().copied(), field, value);
                 }
             }
-            Event::Eof if is_whole && path.is_empty() => return Ok(read),
-            Event::Eof => return Err("it ends in the middle".to_owned()),
-            Event::Empty(_) | Event::Comment(_) | Event::Decl(_) | Event::PI(_) | Event::DocType(_) => {}
         }
-    }
+        Ok(())
+    })?;
+    Ok(read)
 }
 
 fn enter(outer: Option<In>, name: &[u8]) -> In {

@@ -90,7 +90,8 @@ fn write(folder: &Path, name: impl AsRef<OsStr>) {
 async fn a_folder_tells_every_name_in_it_and_hides_none() {
     let folder = tempfile::tempdir().unwrap();
     let top = folder.path().join("t");
-    let plain = ["a", "data/p=a%2Fb/é e\u{301} +#?&", "data/日本/🦀", " x ", "data/..x/y", "_h/.z", "data/a#1b"];
+    let plain =
+        ["a", "data/p=a%2Fb/é e\u{301} +#?&", "data/日本/🦀", " x ", "data/..x/y", "_h/.z", "data/a#1b", "data/a\\b"];
     for name in plain {
         write(&top, name);
     }
@@ -333,6 +334,7 @@ fn odd_keys() -> Vec<String> {
         "t/?q=1",
         "t/ trailing ",
         "t/\u{1}x",
+        "t/back\\slash",
     ];
     odd.map(str::to_owned).to_vec()
 }
@@ -359,7 +361,7 @@ async fn odd_keys_of_s3_are_told_and_do_not_hide_their_neighbours() {
             let found = all(&storage, &root(T), hasty(page_size)).await.unwrap();
             assert_eq!(names(&root(T), &found), expected(&keys), "{manner:?} {page_size}");
             let odd = odd(&root(T), &found);
-            let cannot = ["", "\u{1}x", "../x", "./x", "/a", "a/../b", "a//b", "dir/", "new\nline"];
+            let cannot = ["", "\u{1}x", "../x", "./x", "/a", "a/../b", "a//b", "back\\slash", "dir/", "new\nline"];
             assert_eq!(odd.keys().collect::<Vec<_>>(), cannot, "{manner:?} {page_size}");
             let facts = found.iter().find(|listed| listed.location().ends_with("/a b")).unwrap().facts();
             assert_eq!((facts.size, facts.etag.as_deref()), (5, Some("\"1\"")));
@@ -583,4 +585,136 @@ fn of_a_tables_folders_the_outermost_are_listed() {
     let roots: BTreeSet<Root> = ["s3://b/t", "s3://b/t/data", "s3://b/t2", "s3://c/t/data"].map(root).into();
     let texts: Vec<&str> = outermost(&roots).into_iter().map(Root::as_str).collect();
     assert_eq!(texts, ["s3://b/t/", "s3://b/t2/", "s3://c/t/data/"]);
+}
+
+/// The names in a folder: its folders, its objects.
+fn level(root: &Root, folder: &Folder) -> (Vec<String>, Vec<String>) {
+    let name = |location: &str| location.strip_prefix(root.as_str()).unwrap().to_owned();
+    let folders = folder.folders.iter().map(|folder| name(folder.as_str())).collect();
+    (folders, folder.objects.iter().map(|listed| name(listed.location())).collect())
+}
+
+/// From folder to folder, everything.
+async fn by_folders(storage: &Storage, top: &Root) -> Result<Vec<Listed>, StorageError> {
+    let (mut found, mut waiting) = (Vec::new(), vec![top.clone()]);
+    while let Some(root) = waiting.pop() {
+        let folder = storage.folder(&root).await?;
+        assert!(folder.folders.iter().all(|inner| inner.parent().unwrap() == root), "{folder:?}");
+        found.extend(folder.objects);
+        waiting.extend(folder.folders);
+    }
+    Ok(found)
+}
+
+#[tokio::test]
+async fn one_level_of_a_local_folder_has_its_folders_and_files_and_follows_no_link() {
+    let folder = tempfile::tempdir().unwrap();
+    let top = folder.path().join("t");
+    for name in ["a", "data/p=1/x", "data/y", "b c", "_h/.z", "new\nline/x"] {
+        write(&top, name);
+    }
+    fs::create_dir_all(top.join("empty/inner")).unwrap();
+    write(&top, OsStr::from_bytes(b"\xff/inner"));
+    symlink(&top, top.join("link")).unwrap();
+    let at = root(top.to_str().unwrap());
+    let found = local().folder(&at).await.unwrap();
+    let (folders, objects) = level(&at, &found);
+    assert_eq!(folders, ["_h/", "data/", "empty/", "new\nline/"]);
+    assert_eq!(objects, ["a", "b c", "link", "\u{fffd}/"]);
+    let odd = odd(&at, &found.objects);
+    assert_eq!(odd.keys().collect::<Vec<_>>(), ["link", "\u{fffd}/"]);
+    let Listed::Object { location, facts } = &found.objects[0] else { panic!("{found:?}") };
+    assert_eq!(local().head(location).await.unwrap(), *facts);
+
+    assert_eq!(local().folder(&root(folder.path().join("gone").to_str().unwrap())).await.unwrap(), Folder::default());
+    let error = local().folder(&root(top.join("a").to_str().unwrap())).await.unwrap_err();
+    assert!(error.reason.contains("ot a directory"), "{error}");
+}
+
+#[tokio::test]
+async fn folder_by_folder_a_bucket_has_every_key_but_those_in_folders_that_are_told() {
+    let mut keys = odd_keys();
+    keys.extend(["t/data/1", "t/data/p=1/2", "t/data-2/3", "t_backup/x", "t", "u/x"].map(str::to_owned));
+    keys.extend((0..2500).map(|n| format!("t/data/{n:04}/x")));
+    let manners = [
+        Manner::default(),
+        Manner { by_folder: true, ..Manner::default() },
+        Manner { empty_pages: true, ..Manner::default() },
+        Manner { space_is_plus: true, ..Manner::default() },
+        Manner { raw: true, ..Manner::default() },
+    ];
+    for manner in manners {
+        let keys: Vec<String> = keys.iter().filter(|key| !(manner.raw && key.contains('\u{1}'))).cloned().collect();
+        let (storage, _) = serve(answering(keys.clone(), manner), 4).await;
+        let at = root(T);
+        let found = storage.folder(&at).await.unwrap();
+        let (folders, objects) = level(&at, &found);
+        assert_eq!(folders, ["a/", "data-2/", "data/", "dir/"], "{manner:?}");
+        let cannot = ["../", "./", "/"];
+        let direct = keys.iter().filter_map(|key| key.strip_prefix("t/").filter(|name| !name.contains('/')));
+        let expected: BTreeSet<&str> = direct.chain(cannot).collect();
+        assert_eq!(objects, expected.into_iter().collect::<Vec<_>>(), "{manner:?}");
+
+        let mut names = names(&at, &by_folders(&storage, &at).await.unwrap());
+        names.retain(|name| !name.ends_with('/') || name == "dir/");
+        let hidden = |name: &&str| !["/a", "./x", "../x", "a/../b", "a//b"].contains(name);
+        let mut wanted: Vec<&str> = keys.iter().filter_map(|key| key.strip_prefix("t/")).filter(hidden).collect();
+        wanted.sort_unstable();
+        assert_eq!(names, wanted, "{manner:?}");
+    }
+}
+
+#[tokio::test]
+async fn one_level_of_a_bucket_that_is_not_whole_is_an_error_that_names_the_folder() {
+    let folder = |key: &str| format!("<CommonPrefixes><Prefix>{key}</Prefix></CommonPrefixes>");
+    let of = |inner: String| format!("<ListBucketResult>{inner}</ListBucketResult>");
+    let fixed = |text: String| -> Answers { Arc::new(move |_, _| text.clone().into_response()) };
+    let cases: Vec<(&str, Answers)> = vec![
+        ("the same continuation token", Arc::new(|_, _| page(&[], &more("x")).into_response())),
+        ("which is no order", Arc::new(|n, _| page(&["t/a"], &more(&n.to_string())).into_response())),
+        ("1000 pages without an object", Arc::new(|n, _| page(&[], &more(&n.to_string())).into_response())),
+        ("\"u/a\", which is elsewhere", fixed(page(&["u/a"], END))),
+        ("\"t/b/a\" beside its folder", fixed(page(&["t/b/a"], END))),
+        ("\"u/\", which is elsewhere", fixed(of(folder("u/") + END))),
+        ("\"t/a\" as a folder", fixed(of(folder("t/a") + END))),
+        ("\"t/\" as a folder", fixed(of(folder("t/") + END))),
+        ("\"t/a/b/\", which is further below", fixed(of(folder("t/a/b/") + END))),
+        ("\"t/a/\" behind \"t/b/\"", fixed(of(folder("t/b/") + &folder("t/a/") + END))),
+        ("does not say where", fixed(page(&["t/a"], "<IsTruncated>true</IsTruncated>"))),
+        (
+            "AccessDenied: No",
+            Arc::new(|_, _| {
+                (StatusCode::FORBIDDEN, "<Error><Code>AccessDenied</Code><Message>No</Message></Error>").into_response()
+            }),
+        ),
+    ];
+    for (wanted, answers) in cases {
+        let (storage, _) = serve(answers, 4).await;
+        let error = storage.folder(&root(T)).await.unwrap_err();
+        assert!(error.to_string().starts_with("s3://lake/t/: cannot be listed: "), "{error}");
+        assert!(error.reason.contains(wanted), "{wanted}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn one_level_of_a_store_that_the_caller_brought() {
+    let memory = Arc::new(object_store::memory::InMemory::new());
+    let storage = storage(&[], 2).with_store("s3://wh", memory);
+    for key in ["t/data/1", "t/data/p=1/2", "t/2", "t_backup/3", "4"] {
+        storage.write_new(&format!("s3://wh/{key}"), "content".into()).await.unwrap();
+    }
+    for (at, folders, objects) in [
+        ("s3://wh/t", vec!["data/"], vec!["2"]),
+        ("s3://wh/t/data", vec!["p=1/"], vec!["1"]),
+        ("s3://wh", vec!["t/", "t_backup/"], vec!["4"]),
+        ("s3://wh/none", vec![], vec![]),
+    ] {
+        let at = root(at);
+        let (found_folders, found) = level(&at, &storage.folder(&at).await.unwrap());
+        assert_eq!(
+            (found_folders, found),
+            (folders.into_iter().map(str::to_owned).collect(), objects.into_iter().map(str::to_owned).collect())
+        );
+    }
+    assert_eq!(by_folders(&storage, &root("s3://wh")).await.unwrap().len(), 5);
 }

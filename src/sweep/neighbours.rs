@@ -1,0 +1,108 @@
+//! Who else has files in a table's folders: what they refer to counts at every proof (safety rules 6 and 10).
+
+use std::sync::Arc;
+
+use futures::FutureExt;
+use serde_json::json;
+
+use crate::apply::Work;
+use crate::catalog::LoadedTable;
+use crate::catalog::metadata;
+use crate::error::Error;
+use crate::guard::Refusal;
+use crate::inventory::borders;
+use crate::model::TableName;
+use crate::plan::roots::Place;
+use crate::state::{FindingKind, Observation, Severity};
+
+/// Where to look which tables have files in the folders of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Borders {
+    /// What the last orphan run found.
+    Known,
+    /// Look again.
+    Fresh,
+}
+
+/// What counts as referenced beside the table itself: tables whose folders lie around its own or that an override
+/// names, and those that have files in its folders (safety rule 6); and what a commit of ours removed without a plan,
+/// as long as that finding is open, be it acknowledged or not (safety rule 10).
+pub async fn neighbours(
+    work: &Work<'_>,
+    name: &TableName,
+    place: &Place,
+    borders: Borders,
+) -> Result<Vec<LoadedTable>, Error> {
+    let mut names = place.neighbours.clone();
+    names.extend(match borders {
+        Borders::Known => work.known_borders().boxed().await?.reaching_into(&place.roots),
+        Borders::Fresh => work.borders().boxed().await?.reaching_into(&place.roots),
+    });
+    names.remove(name);
+    let mut all = Vec::new();
+    for neighbour in &names {
+        all.push(work.load_any(neighbour).await?);
+    }
+    for finding in work.hands.state.open_findings_of(work.uuid).await? {
+        let before = finding.seen.numbers["before"].as_str();
+        if let (FindingKind::UnplannedRemoval, Some(location)) = (finding.seen.kind, before) {
+            let (metadata, state) = metadata::read(&work.storage, location).await?;
+            all.push(LoadedTable {
+                name: name.clone(),
+                metadata_location: location.to_owned(),
+                metadata,
+                state: Arc::new(state),
+                storage: work.storage.clone(),
+            });
+        }
+    }
+    Ok(all)
+}
+
+/// The same for orphans, whose first proof and second look anew who has files in the table's folders; the metadata files
+/// of configured readers count too.
+pub async fn orphan_neighbours(work: &Work<'_>, name: &TableName, place: &Place) -> Result<Vec<LoadedTable>, Error> {
+    let mut all = neighbours(work, name, place, Borders::Fresh).await?;
+    for location in &work.hands.config.orphans.external_readers {
+        let (metadata, state) = metadata::read(&work.hands.storage, location).await?;
+        all.push(LoadedTable {
+            name: name.clone(),
+            metadata_location: location.clone(),
+            metadata,
+            state: Arc::new(state),
+            storage: work.hands.storage.clone(),
+        });
+    }
+    Ok(all)
+}
+
+/// A table that may have files in any folder, since it cannot be read and never was, unless somebody said that they know;
+/// its finding says so.
+pub async fn unknown_reader(
+    work: &Work<'_>,
+    name: &TableName,
+    borders: &borders::Survey,
+) -> Result<Option<Refusal>, Error> {
+    let state = &work.hands.state;
+    for table in borders.unknown.iter().filter(|table| *table != name) {
+        let reason = borders.unread.get(table).cloned().unwrap_or_default();
+        let seen = Observation {
+            kind: FindingKind::UnreadableTable,
+            table: table.clone(),
+            uuid: None,
+            ref_name: None,
+            severity: Severity::Critical,
+            numbers: json!({}),
+            message: format!(
+                "{table} cannot be read, and so it is not known whether it has files of other tables: {reason}"
+            ),
+            advice: "mend or drop it; acknowledged, orphans of other tables are deleted in spite of it".to_owned(),
+        };
+        let id = state.raise(&seen, work.now).await?;
+        let open = state.open_findings().await?;
+        if !open.iter().any(|finding| finding.id == id && finding.is_acknowledged(work.now)) {
+            return Ok(Some(Refusal::UnknownReader { table: table.full(), finding: id }));
+        }
+    }
+    Ok(None)
+}

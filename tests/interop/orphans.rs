@@ -150,7 +150,9 @@ fn orphans_on_s3_are_those_of_spark(lake: &S3Lake) {
         planted.extend(NAMES.iter().map(|name| format!("{folder}/data/{name}")));
         planted.insert(format!("{folder}/metadata/dead-m0.avro"));
     }
+    // Spark leaves what is hidden; ours takes the checksum of an orphan with it.
     let orders = folder_of("sales.orders");
+    let checksum = format!("{orders}/data/.o.parquet.crc");
     let kept = [
         format!("{orders}/data/_temporary/0/part-0.parquet"),
         format!("{orders}/data/.part-1.parquet"),
@@ -158,7 +160,7 @@ fn orphans_on_s3_are_those_of_spark(lake: &S3Lake) {
         format!("{orders}-backup/data/o.parquet"),
         format!("{orders}2/data/o.parquet"),
     ];
-    let all = planted.iter().chain(&kept).cloned().collect::<Vec<_>>();
+    let all = planted.iter().chain([&checksum]).chain(&kept).cloned().collect::<Vec<_>>();
     assert!(all.iter().all(|key| !live.contains_key(key)));
     lake.server.put(&all);
     let before = lake.objects();
@@ -193,9 +195,10 @@ fn orphans_on_s3_are_those_of_spark(lake: &S3Lake) {
     let answer = Answer::of(&mut icewarden(&config, &arguments)).exits(0);
     let after = lake.objects();
     let gone: BTreeSet<String> = before.keys().filter(|key| !after.contains_key(*key)).cloned().collect();
-    assert_eq!(gone, planted, "{answer}");
+    let expected: BTreeSet<String> = planted.iter().chain([&checksum]).cloned().collect();
+    assert_eq!(gone, expected, "{answer}");
     for table in tables {
-        let expected = planted.len() / tables.len();
+        let expected = planted.len() / tables.len() + usize::from(table == "sales.orders");
         assert_eq!(answer.table(table)["counts"]["deleted_objects"], expected, "{table}\n{answer}");
         let of_table = markers.iter().filter(|key| key.starts_with(&format!("{}/", folder_of(table)))).count();
         assert_eq!(answer.table(table)["counts"]["unrepresentable"], of_table, "{table}\n{answer}");
@@ -209,7 +212,7 @@ fn orphans_on_s3_are_those_of_spark(lake: &S3Lake) {
 }
 
 /// Everything is old after a second; from mark to sweep there is this grace.
-pub(crate) fn config_of_s3(lake: &S3Lake, grace: &str) -> PathBuf {
+fn config_of_s3(lake: &S3Lake, grace: &str) -> PathBuf {
     with_all_old(&lake.config(), grace)
 }
 

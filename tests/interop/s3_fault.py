@@ -46,6 +46,8 @@ class Handler(BaseHTTPRequestHandler):
         deletes = self.command == "DELETE" or self.command == "POST" and "delete" in query
         if deletes and fault == "delete-403":
             return self.say(403, error("AccessDenied"))
+        if fault == "snap-404" and self.command == "GET" and "/snap-" in self.path and not lists:
+            return self.say(404, error("NoSuchKey"))
         if lists and fault in ("list-500", "list-503"):
             return self.say(int(fault[5:]), error("InternalError" if fault == "list-500" else "SlowDown"))
         if lists and fault == "list-hang":

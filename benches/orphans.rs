@@ -65,7 +65,8 @@ fn both(objects: usize) -> AnyResult<()> {
     let scratch = tempfile::Builder::new().prefix("icewarden-bench").tempdir()?;
     make(scratch.path(), objects)?;
     // In a process of its own, so that its peak memory is that of the run.
-    let run = Command::new(std::env::current_exe()?).arg("run").arg(scratch.path()).arg(objects.to_string()).status()?;
+    let run =
+        Command::new(std::env::current_exe()?).arg("run").arg(scratch.path()).arg(objects.to_string()).status()?;
     assert!(run.success(), "the run failed");
     Ok(())
 }
@@ -225,7 +226,12 @@ impl fmt::Display for Made {
 
 #[async_trait]
 impl ObjectStore for Made {
-    async fn put_opts(&self, to: &object_store::path::Path, data: PutPayload, options: PutOptions) -> Result<PutResult> {
+    async fn put_opts(
+        &self,
+        to: &object_store::path::Path,
+        data: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
         self.files.put_opts(to, data, options).await
     }
 
@@ -252,7 +258,7 @@ impl ObjectStore for Made {
         let last_modified = chrono::DateTime::from_timestamp_millis(self.at.0).unwrap();
         let made = (0..self.objects).map(move |number| {
             Ok(ObjectMeta {
-                location: object_store::path::Path::parse(format!("db/big/{}", key(number))).unwrap(),
+                location: icewarden::model::location::path_of_key(&format!("db/big/{}", key(number))).unwrap(),
                 last_modified,
                 size: SIZE,
                 e_tag: Some(format!("\"{:032x}\"", number as u128 * 0x9e37_79b9_7f4a_7c15)),

@@ -171,7 +171,7 @@ impl Stage {
                 JobWord::Orphans => Job::Orphans,
                 JobWord::Sweep => Job::Sweep,
                 JobWord::Branch => Job::Branch,
-                other => return Err(format!("the job {other:?} is not built yet")),
+                other @ JobWord::Inventory => return Err(format!("the job {other:?} is not built yet")),
             },
             tables: tables.iter().map(Pattern::new).collect(),
             older_than_time: None,

@@ -178,12 +178,11 @@ impl ObjectStore for Bucket {
         let inner = Arc::clone(&self.0);
         let shown = Arc::clone(&self.0);
         let is_shown = move |meta: &ObjectMeta| !shown.faults.hides(&shown.location(&meta.location));
-        let listed = match acts.iter().find(|act| matches!(act, Act::Status(_))) {
-            Some(act) => futures::stream::iter([Err(failure(act, &full))]).boxed(),
-            None => {
-                let dated = self.0.objects.list(prefix).map_ok(move |meta| inner.dated(meta));
-                dated.try_filter(move |meta| futures::future::ready(is_shown(meta))).boxed()
-            }
+        let listed = if let Some(act) = acts.iter().find(|act| matches!(act, Act::Status(_))) {
+            futures::stream::iter([Err(failure(act, &full))]).boxed()
+        } else {
+            let dated = self.0.objects.list(prefix).map_ok(move |meta| inner.dated(meta));
+            dated.try_filter(move |meta| futures::future::ready(is_shown(meta))).boxed()
         };
         let faults = Arc::clone(&self.0.faults);
         let after = futures::stream::once(async move {

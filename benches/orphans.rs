@@ -258,7 +258,7 @@ impl ObjectStore for Made {
         let last_modified = chrono::DateTime::from_timestamp_millis(self.at.0).unwrap();
         let made = (0..self.objects).map(move |number| {
             Ok(ObjectMeta {
-                location: icewarden::model::location::path_of_key(&format!("db/big/{}", key(number))).unwrap(),
+                location: icewarden::model::location::path_of_key("s3", &format!("db/big/{}", key(number))).unwrap(),
                 last_modified,
                 size: SIZE,
                 e_tag: Some(format!("\"{:032x}\"", number as u128 * 0x9e37_79b9_7f4a_7c15)),

@@ -1,5 +1,6 @@
 //! Who else has files in a table's folders: what they refer to counts at every proof (safety rules 6 and 10).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::FutureExt;
@@ -33,11 +34,11 @@ pub async fn neighbours(
     place: &Place,
     borders: Borders,
 ) -> Result<Vec<LoadedTable>, Error> {
-    let mut names = place.neighbours.clone();
-    names.extend(match borders {
-        Borders::Known => work.known_borders().boxed().await?.reaching_into(&place.roots),
+    let mut names = match borders {
+        Borders::Known => still_there(work, work.known_borders().boxed().await?.reaching_into(&place.roots)).await?,
         Borders::Fresh => work.borders().boxed().await?.reaching_into(&place.roots),
-    });
+    };
+    names.extend(place.neighbours.iter().cloned());
     names.remove(name);
     let mut all = Vec::new();
     for neighbour in &names {
@@ -57,6 +58,17 @@ pub async fn neighbours(
         }
     }
     Ok(all)
+}
+
+/// Those of the tables that are not gone: what is known of them is as old as the last orphan run.
+async fn still_there(work: &Work<'_>, mut names: BTreeSet<TableName>) -> Result<BTreeSet<TableName>, Error> {
+    if names.is_empty() {
+        return Ok(names);
+    }
+    let world = work.world().boxed().await?;
+    let is_listed = |name: &TableName| world.tables.iter().any(|table| table.name == *name);
+    names.retain(|name| world.unlisted.contains_key(&name.catalog) || is_listed(name));
+    Ok(names)
 }
 
 /// The same for orphans, whose first proof and second look anew who has files in the table's folders; the metadata files

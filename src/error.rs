@@ -70,7 +70,9 @@ pub enum Error {
         before: &'static str,
     },
     /// The table was replaced, or forbids maintenance now.
-    #[error("{table} was replaced, or its gc.enabled was switched off, during the sweep; the rest keeps its marks")]
+    #[error(
+        "{table} was replaced, its gc.enabled switched off, or the tables around it changed, during the sweep; the rest keeps its marks"
+    )]
     Changed {
         /// Which.
         table: TableName,

@@ -189,6 +189,12 @@ pub enum Refusal {
         /// What to acknowledge to go on without it.
         finding: String,
     },
+    /// Safety rule 6.
+    #[error("catalog {catalog} cannot be listed, and its tables may have files in this table's folders")]
+    UnlistedCatalog {
+        /// Which.
+        catalog: String,
+    },
     /// Safety rule 8.
     #[error(
         "{percent} % of {listed} listed objects, or of their bytes, would be deleted, the limit is {limit} % (guard max_ratio)"
@@ -236,14 +242,10 @@ pub fn approve_change(
     let keeps_more = matches!(change.wanted, Wanted::Restore(_));
     let refusal = if let Some(main) = change.dropped().find(|name| name.is_main()) {
         Some(Refusal::Unsound { what: format!("it drops {main}") })
-    } else if let Some(hold) = hold {
-        Some(Refusal::Held { by: hold.by.clone(), reason: hold.reason.clone() })
     } else if keeps_more {
-        None
-    } else if let Some(finding) = unplanned_removal {
-        Some(Refusal::UnplannedRemoval { finding: finding.to_owned() })
+        stopped(hold, None, None)
     } else {
-        clock_skew.and_then(skewed)
+        stopped(hold, unplanned_removal, clock_skew)
     };
     match refusal {
         None => Ok(ApprovedChange(change)),
@@ -266,14 +268,8 @@ fn refusal(plan: &ExpirePlan, facts: &Facts<'_>) -> Option<Refusal> {
     if !facts.state.gc_enabled() {
         return Some(Refusal::GcDisabled);
     }
-    if let Some(hold) = facts.hold {
-        return Some(Refusal::Held { by: hold.by.clone(), reason: hold.reason.clone() });
-    }
-    if let Some(finding) = facts.unplanned_removal {
-        return Some(Refusal::UnplannedRemoval { finding: finding.to_owned() });
-    }
-    if let Some(skewed) = facts.clock_skew.clone().and_then(skewed) {
-        return Some(skewed);
+    if let Some(stopped) = stopped(facts.hold, facts.unplanned_removal, facts.clock_skew.clone()) {
+        return Some(stopped);
     }
     if let Some((expired, retained)) = plan.conflicts.first().cloned() {
         return Some(Refusal::PrefixConflict { count: plan.conflicts.len(), expired, retained });
@@ -283,6 +279,17 @@ fn refusal(plan: &ExpirePlan, facts: &Facts<'_>) -> Option<Refusal> {
         return Some(Refusal::TooManyRefs { refs, limit: facts.limits.max_refs });
     }
     None
+}
+
+/// What stops every job that takes something away (safety rules 3, 10 and 18).
+fn stopped(hold: Option<&Hold>, unplanned_removal: Option<&str>, clock_skew: Option<(String, Age)>) -> Option<Refusal> {
+    if let Some(hold) = hold {
+        return Some(Refusal::Held { by: hold.by.clone(), reason: hold.reason.clone() });
+    }
+    if let Some(finding) = unplanned_removal {
+        return Some(Refusal::UnplannedRemoval { finding: finding.to_owned() });
+    }
+    clock_skew.and_then(skewed)
 }
 
 /// Safety rule 3.

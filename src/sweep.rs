@@ -31,8 +31,8 @@ use crate::state::{
 use crate::storage::StorageErrorKind;
 use proof::Proof;
 
-pub use neighbours::{Borders, neighbours, orphan_neighbours, unknown_reader};
-pub use obstacle::{Obstacle, eligible, encrypted, exclusive, shared_by, shared_folders};
+pub use neighbours::{Borders, forked, neighbours, orphan_neighbours, unknown_reader};
+pub use obstacle::{Obstacle, alone, eligible, encrypted, exclusive, shared_by, shared_folders};
 
 /// Whether a sweep acts or only looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

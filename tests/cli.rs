@@ -408,9 +408,11 @@ fn what_json_prints_is_what_its_schema_says() {
     let marks = ask(&format!("marks show {list} --json")).exits(0);
     let marked = marks.lines()[0]["location"].as_str().unwrap().to_owned();
     Answer::of(icewarden(&config, "marks keep --reason why").arg(&marked)).exits(0);
+    let orphans = ask("plan orphans --reasons --json");
+    let orphans_applied = ask("run orphans --apply --json");
     let swept = ask("run sweep --json");
     let answers = [
-        ("run", vec![expired, planned, swept, changed, dropped]),
+        ("run", vec![expired, planned, orphans, orphans_applied, swept, changed, dropped]),
         ("branches", vec![ask("branch list --json"), ask("branch inspect sales.orders dev_alice --json")]),
         ("mark-lists", vec![lists]),
         ("marks", vec![marks]),

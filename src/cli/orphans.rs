@@ -34,7 +34,7 @@ pub(super) fn plan(table: &TableReport, plan: &OrphansReport, now: Timestamp, li
         spread("", plan.ages.iter().map(|(band, of)| format!("{} {}", count(of.objects), band.as_str())), lines);
         let mut lead = "            largest";
         for (bytes, location) in plan.largest.iter().take(SHOWN) {
-            lines.push(format!("  {lead:<28} {:>10}  {location}", size(*bytes)));
+            lines.push(format!("  {lead:<28} {:>10}  {}", size(*bytes), below(plan, location)));
             lead = "";
         }
     }
@@ -45,14 +45,21 @@ pub(super) fn plan(table: &TableReport, plan: &OrphansReport, now: Timestamp, li
         lines.push(format!("  {:<28} {root} {why}", "            not looked at"));
     }
     for folder in plan.foreign_folders.iter().take(SHOWN) {
+        let folder = below(plan, folder);
         lines.push(format!("  {:<28} {folder} holds nothing of the table", "            foreign"));
     }
     for (file, why) in plan.unknown_metadata.iter().take(SHOWN) {
-        lines.push(format!("  {:<28} {file}: {why}", "            not understood"));
+        lines.push(format!("  {:<28} {}", "            not understood", below(plan, file)));
+        lines.push(format!("  {:<28} {why}", ""));
     }
     for kept in &plan.kept {
         lines.push(format!("{}  {}  {}", kept.location, size(kept.size), kept.because.as_str()));
     }
+}
+
+/// A location as seen from the listed folder that it lies in.
+fn below<'a>(plan: &OrphansReport, location: &'a str) -> &'a str {
+    plan.roots.iter().find_map(|root| location.strip_prefix(root.as_str())).unwrap_or(location)
 }
 
 /// Folders of dropped tables, the largest first.

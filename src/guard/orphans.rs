@@ -1,6 +1,6 @@
 //! The guard of the orphan job (safety rules 6, 7, 8 and 11).
 
-use super::{Refusal, covers, skewed};
+use super::{Refusal, covers, stopped};
 use crate::config::GuardConfig;
 use crate::model::{Age, Tally};
 use crate::plan::{KeptObject, OrphansPlan};
@@ -57,14 +57,8 @@ pub fn approve_orphans(
 }
 
 fn refusal(plan: &OrphansPlan, facts: &OrphanGuardFacts<'_>) -> Option<Refusal> {
-    if let Some(hold) = facts.hold {
-        return Some(Refusal::Held { by: hold.by.clone(), reason: hold.reason.clone() });
-    }
-    if let Some(finding) = facts.unplanned_removal {
-        return Some(Refusal::UnplannedRemoval { finding: finding.to_owned() });
-    }
-    if let Some(skewed) = facts.clock_skew.clone().and_then(skewed) {
-        return Some(skewed);
+    if let Some(stopped) = stopped(facts.hold, facts.unplanned_removal, facts.clock_skew.clone()) {
+        return Some(stopped);
     }
     if let Some(file) = facts.other_format {
         return Some(Refusal::OtherFormat { file: file.to_owned() });

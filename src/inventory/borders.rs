@@ -1,7 +1,7 @@
 //! Which tables have files in the folders of others: clones, and tables that took files of another in (`add_files`).
 //!
 //! The first survey of a catalog reads the manifests of all its tables, later ones only those that are new. A table
-//! that cannot be read counts with what is known of it; what it may refer to beyond that is not known.
+//! that cannot be read as it is now may have files anywhere.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::reach::{Progress, Reader, Scope};
 use super::world::World;
 use crate::catalog::{Catalog, LoadedTable};
 use crate::model::roots::roots_of;
-use crate::model::{FileKind, Fingerprint, LocationRules, Root, TableName};
+use crate::model::{Fingerprint, LocationRules, Root, TableName};
 use crate::state::{Borders, ListFile, ListWriter, Plans, PlansError, Retained, State, StateError};
 use crate::storage::Storage;
 
@@ -32,9 +32,8 @@ pub struct Survey {
     pub tables: Vec<Borders>,
     /// Tables that cannot be read now, with the reason.
     pub unread: BTreeMap<TableName, String>,
-    /// Those of them that may have files anywhere: they were never read whole, and what could be read of them has no
-    /// file in a folder of their own, or they are copies that do not own their files (`gc.enabled` is off).
-    pub unknown: BTreeSet<TableName>,
+    /// Catalogs that cannot be listed now: what is known of their tables may be old.
+    pub unlisted: BTreeSet<String>,
 }
 
 impl Survey {
@@ -59,6 +58,7 @@ pub async fn survey(
         let known = known(state, catalog.name(), storage.rules()).boxed().await?;
         if world.unlisted.contains_key(catalog.name()) {
             survey.tables.extend(known);
+            survey.unlisted.insert(catalog.name().to_owned());
             continue;
         }
         let tables: Vec<&TableName> =
@@ -76,12 +76,9 @@ pub async fn survey(
             .collect()
             .await;
         for seen in seen {
-            let Seen { borders, unread, is_unknown } = seen?;
+            let Seen { borders, unread } = seen?;
             if let Some(reason) = unread {
                 survey.unread.insert(borders.table.clone(), reason);
-            }
-            if is_unknown {
-                survey.unknown.insert(borders.table.clone());
             }
             if !borders.outside.is_empty() {
                 survey.tables.push(borders);
@@ -105,7 +102,6 @@ pub async fn known(state: &State, catalog: &str, rules: &LocationRules) -> Resul
 struct Seen {
     borders: Borders,
     unread: Option<String>,
-    is_unknown: bool,
 }
 
 async fn one(
@@ -123,7 +119,7 @@ async fn one(
         && known.metadata_location.as_deref() == now
         && !world.unloadable.contains_key(name)
     {
-        return Ok(Seen { borders: known.clone(), unread: None, is_unknown: false });
+        return Ok(Seen { borders: known.clone(), unread: None });
     }
     let mut borders = known.unwrap_or_else(|| Borders {
         table: name.clone(),
@@ -134,18 +130,14 @@ async fn one(
     borders.metadata_location = None;
     let table = match catalog.load(name).boxed().await {
         Ok(table) => table,
-        // It counts with its last known folders (safety rule 6).
-        Err(error) => return Ok(Seen { borders, unread: Some(error.to_string()), is_unknown: false }),
+        Err(error) => return Ok(Seen { borders, unread: Some(error.to_string()) }),
     };
     let made = Made { table: name.full(), roots: roots(&table, storage.rules()), locations: storage.rules().clone() };
     let read = retained(plans, &borders.manifests, &made).await;
     let reader = Reader::new(storage.clone(), 0, Arc::clone(progress)).through(&table.storage);
     let mut folders = Folders::of(&borders.outside);
-    let mut own = 0;
-    let done = beyond(&reader, &table, (&made.roots, &read), (&mut folders, &mut own), storage.rules()).boxed().await;
+    let done = beyond(&reader, &table, (&made.roots, &read), &mut folders, storage.rules()).boxed().await;
     borders.outside = folders.roots(storage.rules());
-    let was_read = !borders.manifests.location.is_empty();
-    let is_unknown = done.is_err() && !was_read && (own == 0 || !table.state.gc_enabled());
     let unread = match done {
         Ok(manifests) => {
             borders.metadata_location = Some(table.metadata_location.clone());
@@ -155,7 +147,7 @@ async fn one(
         Err(error) => Some(error.to_string()),
     };
     state.put_borders(&borders).boxed().await?;
-    Ok(Seen { borders, unread, is_unknown })
+    Ok(Seen { borders, unread })
 }
 
 /// What the list of manifests that were read starts with: on what it was made.
@@ -199,13 +191,12 @@ async fn beyond(
     reader: &Reader,
     table: &LoadedTable,
     (roots, read): (&BTreeSet<Root>, &HashSet<Retained>),
-    (folders, own): (&mut Folders, &mut u64),
+    folders: &mut Folders,
     rules: &LocationRules,
 ) -> Result<Vec<Arc<ManifestRef>>, Unreadable> {
-    let mut visit = |location: &str, kind: FileKind| {
+    let mut visit = |location: &str| {
         let Ok(canonical) = rules.canonical(location) else { return };
         if roots.iter().any(|root| canonical.starts_with(root.as_str())) {
-            *own += u64::from(matches!(kind, FileKind::Data | FileKind::Delete));
             return;
         }
         if let Some((folder, _)) = canonical.rsplit_once('/') {
@@ -213,12 +204,10 @@ async fn beyond(
         }
     };
     for file in table.state.statistics.iter().chain(&table.state.partition_statistics) {
-        visit(&file.location, FileKind::Statistics);
+        visit(&file.location);
     }
     let is_known = |manifest: &ManifestRef| manifest.length > 0 && read.contains(&manifest.retained());
-    reader
-        .reach(&table.state.snapshots, Scope::AnyStatus, is_known, |reached| visit(reached.location, reached.kind))
-        .await
+    reader.reach(&table.state.snapshots, Scope::AnyStatus, is_known, |reached| visit(reached.location)).await
 }
 
 /// Folders by their text without the last `/`; coarser ones where there are many.

@@ -7,8 +7,8 @@ use crate::model::{Fingerprint, Location, LocationRules};
 /// Locations by their key alone, to find the same key under another authority: two names of one bucket, perhaps.
 #[derive(Debug, Default)]
 pub struct Keys {
-    /// By the fingerprint of scheme and key: the location.
-    by_key: HashMap<Fingerprint, String>,
+    /// By the fingerprint of the key alone, whatever the scheme: the locations.
+    by_key: HashMap<Fingerprint, Vec<String>>,
     /// `scheme://authority` of all of them.
     stores: BTreeSet<String>,
 }
@@ -24,26 +24,52 @@ impl Keys {
     /// Adds one; text that is no location has no key.
     pub fn add(&mut self, location: &str, rules: &LocationRules) {
         let Ok(location) = rules.parse(location) else { return };
-        self.by_key.insert(key_of(&location), location.canonical().to_owned());
+        let known = self.by_key.entry(key_of(&location)).or_default();
+        if !known.iter().any(|other| other == location.canonical()) {
+            known.push(location.canonical().to_owned());
+        }
         if !self.stores.contains(location.store()) {
             self.stores.insert(location.store().to_owned());
         }
     }
 
-    /// The location that has the key of this reference under another authority, if there is one.
-    pub fn conflict(&self, reference: &str, rules: &LocationRules) -> Option<String> {
+    /// The locations that have the key of this reference under another authority or scheme: engines write one bucket as
+    /// `s3://`, `gs://` or `oss://`.
+    pub fn conflicts(&self, reference: &str, rules: &LocationRules) -> Vec<String> {
         // In nearly every table all files are in one place; then nothing can be under another.
         if let (1, Some(only)) = (self.stores.len(), self.stores.first())
             && reference.strip_prefix(only.as_str()).is_some_and(|rest| rest.starts_with('/'))
         {
-            return None;
+            return Vec::new();
         }
-        let reference = rules.parse(reference).ok()?;
-        let other = self.by_key.get(&key_of(&reference))?;
-        (other != reference.canonical()).then(|| other.clone())
+        let Ok(reference) = rules.parse(reference) else { return Vec::new() };
+        let same = self.by_key.get(&key_of(&reference)).into_iter().flatten();
+        same.filter(|other| *other != reference.canonical()).cloned().collect()
     }
 }
 
 fn key_of(location: &Location) -> Fingerprint {
-    Fingerprint::of(&format!("{}:{}", location.scheme(), location.key()))
+    Fingerprint::of(location.key())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_key_under_another_authority_or_scheme_is_told_for_every_place_that_has_it() {
+        let rules = LocationRules::default();
+        let keys = Keys::of(["s3://a/t/x", "s3://b/t/x", "s3://a/t/y"].into_iter(), &rules);
+        for (reference, expected) in [
+            ("s3a://a/t/x", vec!["s3://b/t/x"]),
+            ("s3://c/t/x", vec!["s3://a/t/x", "s3://b/t/x"]),
+            ("gs://a/t/x", vec!["s3://a/t/x", "s3://b/t/x"]),
+            ("oss://a/t/y", vec!["s3://a/t/y"]),
+            ("s3://a/t/y", vec![]),
+            ("s3://a/t/z", vec![]),
+            ("no location", vec![]),
+        ] {
+            assert_eq!(keys.conflicts(reference, &rules), expected, "{reference}");
+        }
+    }
 }

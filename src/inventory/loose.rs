@@ -34,6 +34,8 @@ pub struct Loose {
     pub protecting: Vec<LoadedTable>,
     /// Of this table, but of another line than its log's: somebody restored an earlier state, or two catalogs write.
     pub forked: Vec<String>,
+    /// The same where the file is old, so that what it reaches is not protected.
+    pub forked_before: Vec<String>,
 }
 
 /// Reads the metadata files that the table's state and log do not name. `now` is for their ages.
@@ -93,14 +95,19 @@ fn ours(
     };
     let oldest = table.state.metadata_log.first();
     // An earlier one fell off the log.
-    if !is_young || oldest.is_some_and(|oldest| state.last_updated < oldest.at) {
+    if oldest.is_some_and(|oldest| state.last_updated < oldest.at) {
         return Ok(());
     }
     if let (Some(oldest), Some(before)) = (oldest, state.metadata_log.last()) {
         let is_known = rules.canonical(&before.location).is_ok_and(|before| known.contains(&*before));
         if !is_known && before.at >= oldest.at {
-            loose.forked.push(location.to_owned());
+            // The line of another catalog that nobody has written for a week is a table all the same.
+            let forked = if is_young { &mut loose.forked } else { &mut loose.forked_before };
+            forked.push(location.to_owned());
         }
+    }
+    if !is_young {
+        return Ok(());
     }
     loose.protecting.push(LoadedTable {
         name: table.name.clone(),

@@ -412,7 +412,7 @@ pub async fn freed(
     let mut keep = |reached: Reached<'_>| {
         // Text that is no location can be nobody's candidate.
         let _ = rules.fingerprints(reached.location, |form| _ = found.remove(&form));
-        if let Some(candidate) = keys.conflict(reached.location, &rules) {
+        for candidate in keys.conflicts(reached.location, &rules) {
             conflicts.push((candidate, reached.location.to_owned()));
         }
     };

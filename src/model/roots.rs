@@ -56,6 +56,17 @@ pub fn paths_of(state: &TableState, rules: &LocationRules) -> Result<BTreeSet<Ro
     Ok(paths)
 }
 
+/// Of those, the folders in which many tables may put their files side by side, each by the hash of its name: data paths
+/// of the object-store layout outside the table's location. No prefix of them is one table's.
+pub fn hashed_paths(state: &TableState, rules: &LocationRules) -> Result<BTreeSet<Root>, BadLocation> {
+    let is_on = state.property("write.object-storage.enabled").is_some_and(|value| value.eq_ignore_ascii_case("true"));
+    let names = ["write.object-storage.path", "write.data.path", "write.folder-storage.path"];
+    let names = if is_on { &names[..] } else { &names[..1] };
+    let location = rules.root(&state.location)?;
+    let paths = names.iter().filter_map(|name| state.property(name)).filter_map(|path| rules.root(path).ok());
+    Ok(paths.filter(|path| !location.covers(path)).collect())
+}
+
 /// The former location that a logged metadata file tells: the folder above its metadata folder, unless that would
 /// be a whole bucket, or a folder above the table's own, which other tables share; then the metadata folder alone.
 fn former_root(file: &str, location: &str, rules: &LocationRules) -> Result<Root, BadLocation> {

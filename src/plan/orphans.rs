@@ -295,10 +295,10 @@ impl AgeBand {
     /// In words.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Week => "up to 7d",
-            Self::Month => "up to 30d",
-            Self::Quarter => "up to 90d",
-            Self::Year => "up to 1y",
+            Self::Week => "up to 7d old",
+            Self::Month => "up to 30d old",
+            Self::Quarter => "up to 90d old",
+            Self::Year => "up to 1y old",
             Self::Older => "older than 1y",
         }
     }

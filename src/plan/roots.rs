@@ -111,6 +111,9 @@ pub enum NotExclusive {
     /// The folder of a namespace, or one above the table's own location.
     #[error("is the folder of a namespace")]
     Namespace,
+    /// The object-store layout puts files of many tables there, each by the hash of its name.
+    #[error("may hold files of many tables, by the hashes of their names")]
+    Hashed,
     /// It holds the folder of another table.
     #[error("holds the folder of another table")]
     HoldsAnother,

@@ -26,9 +26,9 @@ use crate::model::roots::paths_of;
 use crate::model::{Age, Fingerprint, Root, RunId, SnapshotId, TableName, Timestamp};
 use crate::plan::orphans::OrphanFacts;
 use crate::plan::roots::{Exclusive, NotExclusive, Place};
-use crate::plan::{KeptObject, OrphansPlan, roots};
+use crate::plan::{KeptObject, OrphansPlan};
 use crate::report::{DroppedReport, Job, OrphansReport, Outcome, RunReport, TableReport};
-use crate::state::MarkFilter;
+use crate::state::{FindingKind, MarkFilter};
 use crate::sweep;
 
 mod decided;
@@ -76,6 +76,11 @@ pub(super) async fn all(lake: &Lake, request: &RunRequest, report: &mut RunRepor
         report.notes.push(format!(
             "{table} cannot be read, so it is not known whether it has files in others' folders: {reason}"
         ));
+    }
+    for finding in state.open_findings().await.map_err(Error::from)? {
+        if finding.seen.kind == FindingKind::UnreadableTable && !borders.unread.contains_key(&finding.seen.table) {
+            state.resolve(&finding.id, report.now).await.map_err(Error::from)?;
+        }
     }
     let lost = lost_tables(lake, &world).await?;
     let lost_by = lost.iter().filter(|(_, (gone, had))| guard::lost_too_many(*gone, *had));
@@ -189,8 +194,13 @@ async fn table(
     let catalog = lake.catalog(&name.catalog).ok_or_else(|| no_catalog(name))?;
     let loaded = catalog.load(name).await?;
     report.uuid = loaded.state.uuid;
+    if let Some(advice) = catalog.keeps_house() {
+        // It has branches that no metadata file tells of.
+        report.ended(Outcome::Skipped, "its catalog removes what nothing needs by itself");
+        report.advice = Some(advice.to_owned());
+        return Ok(());
+    }
     if place_or_skip(&lake.hands, &loaded, world, now, report).await?.is_none() {
-        report.advice = catalog.keeps_house().map(str::to_owned);
         return Ok(());
     }
     let Some(uuid) = loaded.state.uuid else { return Ok(()) };
@@ -235,14 +245,8 @@ async fn under_lease(
         }
     }
     let Some(place) = place_or_skip(work.hands, &before, world, work.now, report).await? else { return Ok(()) };
-    if let Some(unknown) = sweep::unknown_reader(work, name, &asked.borders).boxed().await? {
-        report.ended(Outcome::Refused, unknown.to_string());
-        report.advice = Some("icewarden findings; icewarden findings ack FINDING --until DATE".to_owned());
-        return Ok(());
-    }
     let rules = work.hands.storage.rules();
-    let location = rules.root(&before.state.location)?;
-    let alone = roots::exclusive(&place, &location, &asked.shared);
+    let alone = sweep::alone(&before, &place, &asked.shared, rules)?;
     findings::not_exclusive(work, name, &alone, report).boxed().await?;
     if alone.roots.is_empty() {
         report.ended(Outcome::Skipped, "none of its folders is known to hold nothing but its files");
@@ -265,6 +269,11 @@ async fn under_lease(
     let loose = loose::read(&work.storage, &found.metadata_files, &loaded, work.now).await?;
     if let Some((shared, numbers)) = sweep::shared_by(&loose, &sweep::exclusive(&work.hands.config, name), world) {
         return skip_shared(work.hands, &loaded, &shared, numbers, work.now, report).await;
+    }
+    if let Some(unknown) = sweep::unknown_reader(work, name, &asked.borders).boxed().await? {
+        report.ended(Outcome::Refused, unknown.to_string());
+        report.advice = Some("icewarden findings; icewarden findings ack FINDING --until DATE".to_owned());
+        return Ok(());
     }
 
     let settled: BTreeSet<SnapshotId> = before.state.snapshot_ids();
@@ -394,7 +403,7 @@ async fn approved(
     let finding = sweep::unplanned_removal(state, work.uuid, work.now).await?;
     let root = plan.facts.listed.first().map_or_else(String::new, ToString::to_string);
     let header = plan.header.clone();
-    findings::forked(work, &table, &judged.loose.forked).await?;
+    let forked = sweep::forked(work, &table, judged.loose).boxed().await?;
     let facts = OrphanGuardFacts {
         limits: &work.hands.config.guard,
         hold: hold.as_ref(),
@@ -402,7 +411,7 @@ async fn approved(
         clock_skew: work.clock_skew(&root).boxed().await?,
         confirmed: &confirmed,
         other_format: judged.found.other_format.as_deref(),
-        forked: &judged.loose.forked,
+        forked: &forked,
         conflicts: &judged.conflicts,
         unlisted: &judged.checked.unlisted,
         missing: &judged.checked.missing,

@@ -9,7 +9,7 @@ use crate::apply::Hands;
 use crate::catalog::LoadedTable;
 use crate::error::Error;
 use crate::inventory::world::World;
-use crate::model::Timestamp;
+use crate::model::{Root, Timestamp};
 use crate::plan::roots::{Place, Shared};
 use crate::report::{Outcome, TableReport};
 use crate::state::{FindingKind, Observation, Severity};
@@ -27,7 +27,7 @@ pub(super) async fn place_or_skip(
     let (name, uuid) = (&loaded.name, loaded.state.uuid);
     let obstacle = match sweep::eligible(&hands.config, hands.storage.rules(), loaded, world)? {
         Ok(place) => {
-            if let Some(file) = foreign_metadata(hands, loaded, now).boxed().await? {
+            if let Some(file) = foreign_metadata(hands, loaded, &place, now).boxed().await? {
                 report.ended(Outcome::Skipped, file);
                 return Ok(None);
             }
@@ -72,14 +72,21 @@ pub(super) async fn skip_shared(
 
 /// What an orphan run found in the table's folders makes them shared for every job, until it is gone or an override
 /// names it: nothing but a listing tells of it.
-async fn foreign_metadata(hands: &Hands, loaded: &LoadedTable, now: Timestamp) -> Result<Option<String>, Error> {
+async fn foreign_metadata(
+    hands: &Hands,
+    loaded: &LoadedTable,
+    place: &Place,
+    now: Timestamp,
+) -> Result<Option<String>, Error> {
     let Some(uuid) = loaded.state.uuid else { return Ok(None) };
     let findings = hands.state.open_findings_of(uuid).await?;
     let shared = findings.into_iter().find(|finding| finding.seen.kind == FindingKind::SharedLocation);
     let Some(shared) = shared else { return Ok(None) };
     let (file, of) = (shared.seen.numbers["file"].as_str(), shared.seen.numbers["of"].as_str());
     let (Some(file), Some(of)) = (file, of.and_then(|of| of.parse::<Uuid>().ok())) else { return Ok(None) };
-    if sweep::exclusive(&hands.config, &loaded.name).contains(&of) {
+    // In the folder of a table that a catalog tells of by now, it is that one's.
+    let is_theirs = hands.storage.rules().parse(file).is_ok_and(|file| Root::any_contains(&place.others, &file));
+    if is_theirs || sweep::exclusive(&hands.config, &loaded.name).contains(&of) {
         return Ok(None);
     }
     if let Err(error) = loaded.storage.head(file).await

@@ -1,5 +1,6 @@
 //! Findings: what is wrong with a table, from when it is first seen until it is seen no more.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -11,7 +12,10 @@ use sqlx::any::AnyRow;
 use uuid::Uuid;
 
 use super::{State, StateError, UnknownWord, hex, json, namespace, parsed, table, time, time_or_none, uuid_or_none};
-use crate::model::{RefName, TableName, Timestamp};
+use crate::model::{Fingerprint, RefName, TableName, Timestamp};
+
+/// Files that a finding names, of those that it is about.
+const EXAMPLES: usize = 1000;
 
 /// What is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema, Deserialize)]
@@ -262,6 +266,30 @@ impl State {
         .map_err(self.failed(doing))?;
         transaction.commit().await.map_err(self.failed(doing))?;
         Ok(id)
+    }
+
+    /// Notes that something is wrong with these files of a table, and tells whether somebody has said that they know of
+    /// all of them: what was said of others does not hold for them.
+    pub async fn raise_named(&self, seen: Observation, names: &[String], now: Timestamp) -> Result<bool, StateError> {
+        let open = match seen.uuid {
+            Some(uuid) => self.open_findings_of(uuid).await?,
+            None => Vec::new(),
+        };
+        let known = open.iter().find(|finding| finding.seen.kind == seen.kind && finding.is_acknowledged(now));
+        let all = format!("{:032x}", Fingerprint::of(&names.join("\n")).bits());
+        let is_known = known.is_some_and(|finding| {
+            let numbers = &finding.seen.numbers;
+            let examples = numbers["examples"].as_array().into_iter().flatten();
+            let examples: BTreeSet<&str> = examples.filter_map(serde_json::Value::as_str).collect();
+            numbers["all"] == all.as_str() || names.iter().all(|name| examples.contains(name.as_str()))
+        });
+        if let (Some(finding), false) = (known, is_known) {
+            self.resolve(&finding.id, now).await?;
+        }
+        let examples: Vec<&String> = names.iter().take(EXAMPLES).collect();
+        let numbers = serde_json::json!({ "files": names.len(), "all": all, "examples": examples });
+        self.raise(&Observation { numbers, ..seen }, now).await?;
+        Ok(is_known)
     }
 
     /// Closes an open finding that is no more. Tells whether there was one.

@@ -12,6 +12,7 @@ use crate::catalog::metadata;
 use crate::error::Error;
 use crate::guard::Refusal;
 use crate::inventory::borders;
+use crate::inventory::loose::Loose;
 use crate::model::TableName;
 use crate::plan::roots::Place;
 use crate::state::{FindingKind, Observation, Severity};
@@ -88,16 +89,18 @@ pub async fn orphan_neighbours(work: &Work<'_>, name: &TableName, place: &Place)
     Ok(all)
 }
 
-/// A table that may have files in any folder, since it cannot be read and never was, unless somebody said that they know;
-/// its finding says so.
+/// A table that may have files in any folder, since it cannot be read as it is now, unless somebody said that they know:
+/// its finding says so. What cannot be read must not cost another table its rows (safety rule 6).
 pub async fn unknown_reader(
     work: &Work<'_>,
     name: &TableName,
     borders: &borders::Survey,
 ) -> Result<Option<Refusal>, Error> {
     let state = &work.hands.state;
-    for table in borders.unknown.iter().filter(|table| *table != name) {
-        let reason = borders.unread.get(table).cloned().unwrap_or_default();
+    if let Some(catalog) = borders.unlisted.first() {
+        return Ok(Some(Refusal::UnlistedCatalog { catalog: catalog.clone() }));
+    }
+    for (table, reason) in borders.unread.iter().filter(|(table, _)| *table != name) {
         let seen = Observation {
             kind: FindingKind::UnreadableTable,
             table: table.clone(),
@@ -117,4 +120,31 @@ pub async fn unknown_reader(
         }
     }
     Ok(None)
+}
+
+/// Metadata files of another line of the table, which forbid to delete its orphans. Of old ones somebody may say that they
+/// know; then those files and what only they reach protect nothing.
+pub async fn forked(work: &Work<'_>, table: &TableName, loose: &Loose) -> Result<Vec<String>, Error> {
+    let (state, now) = (&work.hands.state, work.now);
+    let mut all = loose.forked.clone();
+    all.extend(loose.forked_before.iter().cloned());
+    all.sort_unstable();
+    let Some(first) = all.first() else {
+        state.resolve_kind(FindingKind::ForkedLineage, table, Some(work.uuid), now).await?;
+        return Ok(all);
+    };
+    let seen = Observation {
+        kind: FindingKind::ForkedLineage,
+        table: table.clone(),
+        uuid: Some(work.uuid),
+        ref_name: None,
+        severity: Severity::Critical,
+        numbers: json!({}),
+        message: format!("{first} comes after a state of {table} that its log does not have"),
+        advice: "find out whether the table was restored, or is in two catalogs; once all such files are a week old, \
+                 acknowledge it to delete orphans, and what only they need"
+            .to_owned(),
+    };
+    let is_known = state.raise_named(seen, &all, now).boxed().await?;
+    Ok(if is_known && loose.forked.is_empty() { Vec::new() } else { all })
 }

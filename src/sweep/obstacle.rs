@@ -11,9 +11,9 @@ use crate::config::Config;
 use crate::inventory::loose::Loose;
 use crate::inventory::manifests::Unreadable;
 use crate::inventory::world::World;
-use crate::model::roots::roots_of;
+use crate::model::roots::{hashed_paths, roots_of};
 use crate::model::{BadLocation, LocationRules, Root, TableName, TableRoots};
-use crate::plan::roots::{self, NotExclusive, Place, Shared};
+use crate::plan::roots::{self, Exclusive, NotExclusive, Place, Shared};
 
 /// Why no job works on a table, as its own metadata and the folders of the others tell.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -77,6 +77,18 @@ pub fn shared_by(loose: &Loose, exclusive: &BTreeSet<Uuid>, world: &World) -> Op
     let table =
         world.unloadable.keys().next().map(TableName::full).or_else(|| world.unlisted.keys().next().cloned())?;
     Some((Shared::UnknownMetadata { file: file.clone(), table }, json!({})))
+}
+
+/// The folders of a table that hold its files alone.
+pub fn alone(
+    table: &LoadedTable,
+    place: &Place,
+    shared: &BTreeMap<Root, NotExclusive>,
+    rules: &LocationRules,
+) -> Result<Exclusive, BadLocation> {
+    let mut shared = shared.clone();
+    shared.extend(hashed_paths(&table.state, rules)?.into_iter().map(|path| (path, NotExclusive::Hashed)));
+    Ok(roots::exclusive(place, &rules.root(&table.state.location)?, &shared))
 }
 
 /// Folders of warehouses and namespaces, which are no table's alone.

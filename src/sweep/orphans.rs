@@ -13,9 +13,10 @@ use crate::catalog::LoadedTable;
 use crate::error::Error;
 use crate::inventory::found;
 use crate::inventory::loose::{self, Loose};
+use crate::model::file::is_metadata_file;
 use crate::model::{Age, LocationRules, ObjectFacts, Root};
 use crate::plan::orphans::{OrphanFacts, Unreferenced, Verdict, decide};
-use crate::plan::roots::{self, Exclusive, Place};
+use crate::plan::roots::{Exclusive, Place};
 use crate::report::{Because, Outcome, TableReport};
 
 /// A second listing, made before the metadata was loaded.
@@ -23,6 +24,8 @@ use crate::report::{Because, Outcome, TableReport};
 pub(super) struct Look {
     alone: Exclusive,
     found: found::Found,
+    /// The metadata file that was current before the listing, where that must be listed.
+    before: Option<String>,
     /// Marked objects as they are now, by canonical location.
     pub(super) listed: HashMap<String, ObjectFacts>,
 }
@@ -38,7 +41,7 @@ impl Look {
         let rules = work.hands.storage.rules();
         let world = work.world().await?;
         let shared = shared_folders(&work.hands.config, rules, &world);
-        let alone = roots::exclusive(place, &rules.root(&table.state.location)?, &shared);
+        let alone = super::alone(table, place, &shared, rules)?;
         let wanted: BTreeSet<&str> = marked.iter().map(|marked| marked.location.canonical()).collect();
         let mut listed = HashMap::new();
         let found = found::list(&table.storage, &alone.roots, &place.others, &work.hands.listed, |batch| {
@@ -48,7 +51,13 @@ impl Look {
             Ok(())
         });
         let found = found.await?;
-        Ok(Self { alone, found, listed })
+        let before = rules.parse(&table.metadata_location)?;
+        let is_due = is_metadata_file(before.file_name())
+            && before.object_path().is_ok()
+            && Root::any_contains(&alone.roots, &before)
+            && !Root::any_contains(&place.others, &before);
+        let before = is_due.then(|| before.canonical().to_owned());
+        Ok(Self { alone, found, before, listed })
     }
 
     /// What the decisions depend on, and the commits whose files count; `None` if nothing may be deleted.
@@ -64,26 +73,28 @@ impl Look {
             report.ended(Outcome::Refused, refusal.to_string());
             return Ok(None);
         }
-        if let Some(unknown) = super::unknown_reader(work, &table.name, &*work.borders().await?).await? {
-            report.ended(Outcome::Refused, unknown.to_string());
-            return Ok(None);
-        }
         let loose = loose::read(&table.storage, &self.found.metadata_files, table, work.now).await?;
         let exclusive = super::exclusive(&work.hands.config, &table.name);
         if let Some((shared, _)) = super::shared_by(&loose, &exclusive, &*work.world().await?) {
             report.ended(Outcome::Skipped, format!("{shared}; its marks wait"));
             return Ok(None);
         }
-        if let Some(file) = loose.forked.first() {
-            let refusal = crate::guard::Refusal::ForkedLineage { count: loose.forked.len(), file: file.clone() };
+        if let Some(unknown) = super::unknown_reader(work, &table.name, &*work.borders().await?).await? {
+            report.ended(Outcome::Refused, unknown.to_string());
+            return Ok(None);
+        }
+        let forked = super::forked(work, &table.name, &loose).await?;
+        if let Some(file) = forked.first() {
+            let refusal = crate::guard::Refusal::ForkedLineage { count: forked.len(), file: file.clone() };
             report.ended(Outcome::Refused, refusal.to_string());
             return Ok(None);
         }
-        // Safety rule 7: a listing that lacks the table's own metadata is no listing of the table.
-        let rules = work.hands.storage.rules();
-        let current = rules.parse(&table.metadata_location)?;
-        if Root::any_contains(&self.found.roots, &current) && self.found.metadata_files.is_empty() {
-            report.ended(Outcome::Refused, crate::guard::Refusal::NothingReferenced.to_string());
+        // Safety rule 7: a listing that lacks the metadata file that was there before it is no listing of the table.
+        if let Some(before) = &self.before
+            && !self.found.metadata_files.iter().any(|(file, _)| file == before)
+        {
+            let refusal = crate::guard::Refusal::ListingLies { count: 1, file: before.clone() };
+            report.ended(Outcome::Refused, refusal.to_string());
             return Ok(None);
         }
         Ok(Some((facts(work, table, &self.alone, place)?, loose)))

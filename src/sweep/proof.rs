@@ -4,10 +4,11 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use futures::FutureExt;
 use uuid::Uuid;
 
-use super::{Borders, Marked, neighbours, orphan_neighbours, orphans};
-use crate::apply::Work;
+use super::{Borders, Marked, eligible, neighbours, orphan_neighbours, orphans, unknown_reader};
+use crate::apply::{Hands, Work};
 use crate::catalog::LoadedTable;
 use crate::catalog::metadata;
 use crate::clock::Clock;
@@ -18,7 +19,7 @@ use crate::inventory::manifests::ManifestRef;
 use crate::inventory::reach::{Reached, Reader, Scope};
 use crate::inventory::referenced;
 use crate::model::file::checksummed;
-use crate::model::{FileKind, Fingerprint, LocationRules, TableName};
+use crate::model::{FileKind, Fingerprint, LocationRules, Root, TableName};
 use crate::plan::KeptObject;
 use crate::plan::orphans::OrphanFacts;
 use crate::plan::roots::Place;
@@ -37,6 +38,8 @@ pub(super) struct Proof {
     conflicts: HashSet<String>,
     keys: Keys,
     place: Place,
+    /// Folders of other tables when the proof was made.
+    all_others: BTreeSet<Root>,
     counted: Counted,
     /// Marked files whose checksum file may be marked too.
     checksummed: HashSet<String>,
@@ -89,6 +92,7 @@ impl Proof {
             referenced: HashSet::new(),
             conflicts: HashSet::new(),
             keys: Keys::of(locations, work.hands.storage.rules()),
+            all_others: place.others.clone(),
             place,
             counted,
             checksummed,
@@ -136,6 +140,7 @@ impl Proof {
             return Ok(());
         }
         let made_at = Clock::boot_ms();
+        self.renew_neighbours(work).await?;
         for (at, (name, uuid, metadata_location)) in self.tables.clone().into_iter().enumerate() {
             let loaded = work.load_any(&name).await?;
             if loaded.state.uuid != uuid || (uuid == Some(work.uuid) && !loaded.state.gc_enabled()) {
@@ -150,6 +155,37 @@ impl Proof {
         Ok(())
     }
 
+    /// Deletes may go on for hours: a table that was registered, cloned or given files of this one meanwhile counts for
+    /// orphans too. What makes the table's folders shared, or cannot be read, ends it.
+    async fn renew_neighbours(&mut self, work: &Work<'_>) -> Result<(), Error> {
+        let (Counted::Any { .. }, Some((name, ..))) = (&self.counted, self.tables.first().cloned()) else {
+            return Ok(());
+        };
+        let Hands { config, storage, .. } = work.hands;
+        let current = work.load(&name).await?;
+        let world = work.world().boxed().await?;
+        let Ok(place) = eligible(config, storage.rules(), &current, &world)? else {
+            return Err(Error::Changed { table: name });
+        };
+        let is_new = |other: &&Root| !self.all_others.contains(*other);
+        // Another table has its folder in this one's now.
+        if place.others.iter().filter(is_new).any(|other| place.roots.iter().any(|root| root.covers(other))) {
+            return Err(Error::Changed { table: name });
+        }
+        let borders = work.borders().boxed().await?;
+        if unknown_reader(work, &name, &borders).boxed().await?.is_some() {
+            return Err(Error::Changed { table: name });
+        }
+        for table in neighbours(work, &name, &place, Borders::Fresh).boxed().await? {
+            let is_known = self.tables.iter().any(|(known, ..)| *known == table.name);
+            if !is_known && table.name != name {
+                self.add(work, &table).await?;
+                self.tables.push((table.name.clone(), table.state.uuid, table.metadata_location.clone()));
+            }
+        }
+        Ok(())
+    }
+
     /// Adds all that this table refers to.
     async fn add(&mut self, work: &Work<'_>, table: &LoadedTable) -> Result<(), Error> {
         let rules = work.storage.rules();
@@ -157,7 +193,7 @@ impl Proof {
         let mut refer = |location: &str| {
             // Text that is no location is nobody's mark.
             let _ = rules.fingerprints(location, |form| _ = referenced.insert(form));
-            conflicts.extend(keys.conflict(location, rules));
+            conflicts.extend(keys.conflicts(location, rules));
         };
         // Every text in the metadata that is a location: lists, statistics, logged files, whatever a later
         // version of the format may add.

@@ -12,30 +12,6 @@ use crate::plan::roots::Exclusive;
 use crate::report::TableReport;
 use crate::state::{FindingKind, Observation, Severity};
 
-/// A finding for metadata files of another line of the table.
-pub(super) async fn forked(work: &Work<'_>, table: &TableName, files: &[String]) -> Result<(), Error> {
-    let state = &work.hands.state;
-    let Some(first) = files.first() else {
-        state.resolve_kind(FindingKind::ForkedLineage, table, Some(work.uuid), work.now).await?;
-        return Ok(());
-    };
-    let seen = Observation {
-        kind: FindingKind::ForkedLineage,
-        table: table.clone(),
-        uuid: Some(work.uuid),
-        ref_name: None,
-        severity: Severity::Critical,
-        numbers: json!({ "files": files.len() }),
-        message: format!("{first} comes after a state of {table} that its log does not have"),
-        advice:
-            "find out whether the table was restored, or is written through two catalogs; while such a file is young, \
-                 no orphans are deleted"
-                .to_owned(),
-    };
-    state.raise(&seen, work.now).boxed().await?;
-    Ok(())
-}
-
 /// A finding for folders that may hold other things than the table's files.
 pub(super) async fn not_exclusive(
     work: &Work<'_>,

@@ -108,20 +108,6 @@ async fn told(work: &Work<'_>, table: &TableName, missing: &[String]) -> Result<
         state.resolve_kind(FindingKind::MissingFile, table, Some(work.uuid), now).await?;
         return Ok(true);
     };
-    let open = state.open_findings_of(work.uuid).boxed().await?;
-    let known = open.iter().find(|finding| finding.seen.kind == FindingKind::MissingFile);
-    let is_known = known.is_some_and(|finding| {
-        let files = finding.seen.numbers["examples"].as_array().into_iter().flatten();
-        let files: BTreeSet<&str> = files.filter_map(serde_json::Value::as_str).collect();
-        finding.is_acknowledged(now) && missing.iter().all(|file| files.contains(file.as_str()))
-    });
-    if let (Some(finding), false) = (known, is_known) {
-        // Others are missing now: what was said about the first does not hold for them.
-        let same = finding.seen.numbers["files"].as_u64() == Some(missing.len() as u64);
-        if !same {
-            state.resolve(&finding.id, now).await?;
-        }
-    }
     let count = missing.len();
     let seen = Observation {
         kind: FindingKind::MissingFile,
@@ -129,14 +115,13 @@ async fn told(work: &Work<'_>, table: &TableName, missing: &[String]) -> Result<
         uuid: Some(work.uuid),
         ref_name: None,
         severity: Severity::Critical,
-        numbers: json!({ "files": count, "examples": missing.iter().take(ASKED).collect::<Vec<_>>() }),
+        numbers: json!({}),
         message: format!("{count} files that a snapshot of {table} needs are not there, such as {first}"),
         advice:
             "restore them, or expire the snapshots that need them; acknowledged, the orphan job goes on without them"
                 .to_owned(),
     };
-    state.raise(&seen, now).boxed().await?;
-    Ok(is_known)
+    Ok(state.raise_named(seen, missing, now).boxed().await?)
 }
 
 /// Orphans that have the key of something referred to under another authority: two names of one bucket, perhaps.
@@ -161,7 +146,7 @@ pub(super) async fn conflicts(
     let none = BTreeSet::new();
     for table in tables {
         let visit = |location: &str, _| {
-            if let Some(listed) = keys.conflict(location, rules) {
+            for listed in keys.conflicts(location, rules) {
                 found.entry(listed).or_insert_with(|| location.to_owned());
             }
         };

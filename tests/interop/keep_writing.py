@@ -3,7 +3,8 @@
     python keep_writing.py DIR [--old] [--crash-after N]
 
 Appends, deletes, overwrites, and expires all but three snapshots now and then, in metadata only as pyiceberg does: what
-they leave are orphans. With --old, each file is an hour old before its commit, so that its age protects it no more. After
+they leave are orphans. With --old, each file is an hour old before its commit, so that its age protects it no more, and the
+commit comes a quarter of a second later, so that others can come between. After
 N commits it dies between writing the files of a commit and the commit.
 
 Prints "committed SNAPSHOT ROWS MILLISECONDS", the last from its oldest file to the end of the commit, and at a crash
@@ -49,6 +50,8 @@ class Watched(SqlCatalog):
                 print("crashed", file)
             sys.stdout.flush()
             os._exit(9)
+        if self.old:
+            time.sleep(0.25)
         try:
             return super().commit_table(table, requirements, updates)
         finally:
